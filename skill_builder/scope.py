@@ -24,8 +24,6 @@ class Category:
     title: str
     about: str
     """What is in it, a list of topics for the reader who chooses a file."""
-    priority: int
-    """Categories with higher numbers are left out first when the budget is short."""
     sections: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
     pages: tuple[str, ...] = ()
@@ -65,6 +63,8 @@ class Scope:
     path: Path
     documentation: Documentation
     tutorials: tuple[str, ...]
+    leave_out: tuple[str, ...]
+    """Patterns of pages and of ``page#anchor``; the first goes first when the budget is short."""
     categories: tuple[Category, ...]
     budget: Budget
 
@@ -141,28 +141,22 @@ def load_scope(path: Path = SCOPE_FILE) -> Scope:
         text = path.read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
-        raise ScopeError(
-            path, f"cannot be read ({error.strerror})", "restore it from the repository"
-        ) from error
+        raise ScopeError(path, f"cannot be read ({error.strerror})", "restore it from the repository") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else path
         raise ScopeError(where, "is not YAML", "mend the syntax at this line") from error
     reader = _Reader(path)
-    top = reader.mapping(root, required=("documentation", "tutorials", "categories", "budget"))
+    top = reader.mapping(root, required=("documentation", "tutorials", "leave_out", "categories", "budget"))
     documentation = reader.mapping(top["documentation"], required=_names(Documentation))
     return Scope(
         path=path,
         documentation=Documentation(**{key: reader.strings(node) for key, node in documentation.items()}),
         tutorials=reader.strings(top["tutorials"]),
-        categories=tuple(
-            reader.category(name, node) for name, node in reader.mapping(top["categories"]).items()
-        ),
+        leave_out=reader.strings(top["leave_out"]),
+        categories=tuple(reader.category(name, node) for name, node in reader.mapping(top["categories"]).items()),
         budget=Budget(
-            **{
-                key: reader.number(node)
-                for key, node in reader.mapping(top["budget"], required=_names(Budget)).items()
-            }
+            **{key: reader.number(node) for key, node in reader.mapping(top["budget"], required=_names(Budget)).items()}
         ),
     )
 
@@ -201,9 +195,7 @@ class _Reader:
         return found
 
     def strings(self, node: yaml.Node) -> tuple[str, ...]:
-        if not isinstance(node, yaml.SequenceNode) or not all(
-            isinstance(item, yaml.ScalarNode) for item in node.value
-        ):
+        if not isinstance(node, yaml.SequenceNode) or not all(isinstance(item, yaml.ScalarNode) for item in node.value):
             raise self.error(node, "a list of names is expected here", "write one `- name` a line")
         return tuple(str(item.value) for item in node.value)
 
@@ -213,26 +205,17 @@ class _Reader:
         return str(node.value)
 
     def number(self, node: yaml.Node) -> int:
-        if (
-            not isinstance(node, yaml.ScalarNode)
-            or not str(node.value).isascii()
-            or not str(node.value).isdigit()
-        ):
+        if not isinstance(node, yaml.ScalarNode) or not str(node.value).isascii() or not str(node.value).isdigit():
             raise self.error(node, "a whole number is expected here", "write digits only")
         return int(node.value)
 
     def category(self, name: str, node: yaml.Node) -> Category:
-        keys = self.mapping(
-            node, required=("title", "about", "priority"), optional=("sections", "objects", "pages")
-        )
+        keys = self.mapping(node, required=("title", "about"), optional=("sections", "objects", "pages"))
         if not all((part.isalnum() and part.islower()) or part.isdigit() for part in name.split("-")):
-            raise self.error(
-                node, f"category {name!r} is not a file name", "use lower-case words joined by hyphens"
-            )
+            raise self.error(node, f"category {name!r} is not a file name", "use lower-case words joined by hyphens")
         return Category(
             name=name,
             title=self.string(keys["title"]),
             about=self.string(keys["about"]),
-            priority=self.number(keys["priority"]),
             **{key: self.strings(keys[key]) for key in ("sections", "objects", "pages") if key in keys},
         )

@@ -1,0 +1,225 @@
+"""The builder in one function: pages -> corpus -> index -> skill."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from skill_builder.corpus.parse import parse_page
+from skill_builder.corpus.references import References, write_references
+from skill_builder.errors import CoverageError, SiteUnreachable, SourceError, TorchUnusable
+from skill_builder.index.build import Entry, build_index, index_entry, load_search
+from skill_builder.index.passages import cut_guide, cut_references, left_out
+from skill_builder.pages.installed import installed_pages
+from skill_builder.pages.site import site_pages
+from skill_builder.records import DocumentedObject, Page, PageSource, Passage, Progress, Section
+from skill_builder.scope import OFFICIAL_SITE, Scope
+from skill_builder.skill.assemble import (
+    HandWritten,
+    Manifest,
+    check_budget,
+    check_destination,
+    read_hand_written,
+    sources,
+    with_references,
+    write_skill,
+)
+from skill_builder.skill.frontmatter import render
+
+INDEX_FILE = "references/index.json"
+_PARSERS = min(os.cpu_count() or 1, 3)
+"""Processes that parse; each takes about 80 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What to build, from where, to where."""
+
+    scope: Scope
+    out: Path
+    source: Literal["auto", "site", "installed"] = "auto"
+    url: str = OFFICIAL_SITE
+    docs_version: str = "stable"
+    allow_missing: bool = False
+    """Go on when pages or documented objects are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What was built."""
+
+    out: Path
+    manifest: Manifest
+    sizes: Mapping[str, int]
+    """Path -> bytes."""
+
+
+def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, total: None) -> BuildReport:
+    """Build a skill, in place of the one that was there.
+
+    Raises:
+        BuilderError: What is wrong, where, and what to do; the skill that was there is untouched.
+    """
+    check_destination(request.out)
+    source, reason = reach_source(request, progress)
+    hashes, sections = parse_pages(source.pages, request.scope, progress)
+    missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing)
+    references = write_references(sections, request.scope, source.version)
+    hand_written = read_hand_written(sources())
+    files = {
+        "SKILL.md": render_skill_md(hand_written.skill_md, references.files, request.scope, source.version),
+        **{f"references/{name}": text.encode() for name, text in references.files.items()},
+        INDEX_FILE: index_all(references, hand_written.guides, source.version, progress).encode(),
+        **hand_written.guides,
+        **hand_written.scripts,
+        **hand_written.assets,
+    }
+    manifest = Manifest(
+        origin=source.origin,
+        reason=reason,
+        address=source.address,
+        documentation=source.version,
+        pages=hashes,
+        counts={"pages": len(hashes), "sections": len(sections), "files": len(files) + 1},
+        coverage={
+            "documented": len(source.objects),
+            "with_section": len(source.objects) - len(missing),
+            "missing": missing,
+        },
+        left_out=tuple(section.url for section in references.left_out),
+        rewritten=references.rewritten,
+        notes=tuple(source.notes),
+    )
+    files["manifest.json"] = manifest.to_json(files)
+    check_budget(files, request.scope.budget)
+    write_skill(request.out, files)
+    return BuildReport(request.out, manifest, {path: len(data) for path, data in files.items()})
+
+
+def reach_source(request: BuildRequest, progress: Progress) -> tuple[PageSource, str]:
+    """The source of the pages, and why it is this one.
+
+    Raises:
+        SourceError: The source that was asked for, or with ``auto`` both, cannot be reached.
+    """
+    if request.source == "installed":
+        return installed_pages(request.scope, progress=progress), "asked for"
+    try:
+        source = site_pages(
+            request.scope,
+            base=request.url,
+            docs_version=request.docs_version,
+            allow_missing=request.allow_missing,
+            progress=progress,
+        )
+    except SiteUnreachable as error:
+        if request.source == "site":
+            raise
+        return _fall_back(request, error, progress)
+    return source, "asked for" if request.source == "site" else "the site answers"
+
+
+def _fall_back(request: BuildRequest, site_error: SiteUnreachable, progress: Progress) -> tuple[PageSource, str]:
+    try:
+        source = installed_pages(request.scope, progress=progress)
+    except TorchUnusable as error:
+        raise SourceError(
+            site_error.where,
+            f"{site_error.problem}, and the installed torch cannot stand in ({error.problem})",
+            f"either {site_error.remedy}; or {error.remedy}",
+        ) from error
+    return source, f"{site_error.where}: {site_error.problem}"
+
+
+def parse_pages(pages: Iterable[Page], scope: Scope, progress: Progress) -> tuple[dict[str, str], list[Section]]:
+    """Parse pages in other processes while later ones are still on their way.
+
+    Returns:
+        The SHA-256 of each page by its URL, and all sections in the order of the pages.
+    """
+    hashes: dict[str, str] = {}
+    sections: list[Section] = []
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(_PARSERS, mp_context=context, initializer=_leave_interrupts_to_parent) as pool:
+        try:
+            for done, parsed in enumerate(_parsed(pages, scope, pool, hashes), 1):
+                sections += parsed
+                progress("parsing", done, 0)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return hashes, sections
+
+
+def _parsed(
+    pages: Iterable[Page], scope: Scope, pool: ProcessPoolExecutor, hashes: dict[str, str]
+) -> Iterator[list[Section]]:
+    """The sections of each page in order, no more than a few pages ahead of what is taken."""
+    ahead: deque[Future[list[Section]]] = deque()
+    for page in pages:
+        hashes[page.url] = hashlib.sha256(page.html.encode()).hexdigest()
+        ahead.append(pool.submit(parse_page, page, scope))
+        if len(ahead) > 4 * _PARSERS:
+            yield ahead.popleft().result()
+    while ahead:
+        yield ahead.popleft().result()
+
+
+def _leave_interrupts_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def check_coverage(
+    objects: Iterable[DocumentedObject], sections: Iterable[Section], *, allow_missing: bool
+) -> tuple[str, ...]:
+    """The names of documented objects that have no section.
+
+    Raises:
+        CoverageError: There are some, and that is not allowed.
+    """
+    covered = {url for section in sections for url in (section.url, *_other_urls(section))}
+    missing = tuple(item.name for item in objects if item.url not in covered)
+    if missing and not allow_missing:
+        raise CoverageError(
+            "objects.inv", f"no section for {', '.join(missing)}", "report it, or build with --allow-missing"
+        )
+    return missing
+
+
+def _other_urls(section: Section) -> Iterator[str]:
+    return (f"{section.page}#{anchor}" for anchor in section.anchors)
+
+
+def render_skill_md(skill_md: str, files: Mapping[str, str], scope: Scope, version: str) -> bytes:
+    """The SKILL.md of a built skill, as Hermes wants it."""
+    from skill_builder import __version__
+
+    return render(with_references(skill_md, files, scope, version), "hermes", version=__version__).encode()
+
+
+def index_all(
+    references: References, guides: Mapping[str, bytes], version: str, progress: Progress = lambda *_: None
+) -> str:
+    """The text of ``index.json`` over the references, the guides, and the sections that are left out."""
+    search = load_search(sources() / "scripts")
+    sections = [placed.section for placed in references.placed] + list(references.left_out)
+    passages: list[Passage] = []
+    for path, data in guides.items():
+        placed, cut = cut_guide(Path(path).name, data.decode())
+        sections += [place.section for place in placed]
+        passages += cut
+    passages += cut_references(references.files, references.placed)
+    passages += left_out(references.left_out)
+    entries: list[Entry] = []
+    for done, passage in enumerate(passages, 1):
+        entries.append(index_entry(passage, search.tokenize))
+        if done % 100 == 0 or done == len(passages):
+            progress("indexing", done, len(passages))
+    return build_index(entries, sections, version, search.INDEX_FORMAT)

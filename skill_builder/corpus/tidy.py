@@ -1,0 +1,252 @@
+"""A page's HTML -> its article, made simple: what a converter would have to look around for is rewritten here.
+
+lxml does this at the speed of C, and leaves a tenth of the elements: navigation, permalinks and the spans of the
+highlighter are gone, signatures are Python, formulas are their TeX, and a parameter's type is one piece of code.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lxml import etree, html
+from lxml.html import HtmlElement
+
+from skill_builder.corpus.signature import signature
+
+MAX_DEPTH = 200
+"""Elements nested deeper than this are no documentation (the deepest official page has about 40)."""
+
+CODE_LINK = "data-code"
+"""Attribute of an object's ``<dt>`` with the target of its ``[source]`` link."""
+
+_NOISE_TAGS = ("nav", "script", "style", "noscript", "button", "template", "svg", "iframe", "form", "input")
+_NOISE_CLASSES = frozenset(
+    (
+        "headerlink",
+        "copybtn",
+        "date-info-last-verified",
+        "sphx-glr-footer",
+        "sphx-glr-signature",
+        "sphx-glr-timing",
+        "sphx-glr-download-link-note",
+        "pytorch-call-to-action-links",
+    )
+)
+_DATE_LINE = re.compile(r"\s*(Created|Last Updated) On\b")
+_DIRECTIVE = re.compile(r"(>>>|\.\.\.) # *(x?doctest|xdoc):")
+_DASH = re.compile(r"\s[\u2013-](?:\s|$)")
+_TYPE_FIELDS = ("Return type", "Type")
+_TEX_DELIMITERS = ((r"\(", r"\)"), (r"\[", r"\]"), ("$$", "$$"))
+
+
+class NoArticle(ValueError):
+    """Why a page cannot be read."""
+
+
+def tidy_article(page: str) -> str:
+    """The article of a page, tidied, as HTML.
+
+    Raises:
+        NoArticle: The page is empty, has neither an ``<article>`` nor a ``role=main``, or is nested too deep.
+    """
+    if not page.strip():
+        raise NoArticle("the page is empty")
+    article = _article(html.document_fromstring(page))
+    if _depth(article) > MAX_DEPTH:
+        raise NoArticle(f"elements are nested more than {MAX_DEPTH} deep")
+    for step in _STEPS:
+        step(article)
+    return str(html.tostring(article, encoding="unicode"))
+
+
+def _article(root: HtmlElement) -> HtmlElement:
+    for path in (_with_class("bd-article"), ".//article", ".//*[@role='main']"):
+        for element in root.xpath(path):
+            return element
+    raise NoArticle("the page has no article (neither <article> nor role=main)")
+
+
+def _depth(article: HtmlElement) -> int:
+    depth = deepest = 0
+    for event, _ in etree.iterwalk(article, events=("start", "end")):
+        depth += 1 if event == "start" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _with_class(*names: str, tag: str = "*") -> str:
+    conditions = (f"contains(concat(' ', normalize-space(@class), ' '), ' {name} ')" for name in names)
+    return f".//{tag}[{' or '.join(conditions)}]"
+
+
+def _drop_noise(article: HtmlElement) -> None:
+    noise = list(article.iter(etree.Comment, etree.ProcessingInstruction, *_NOISE_TAGS))
+    noise += [element for element in article.iter() if not _NOISE_CLASSES.isdisjoint(element.get("class", "").split())]
+    noise += [element for element in article.iter("p") if _DATE_LINE.match(element.text_content())]
+    for element in noise:
+        if element.getparent() is not None:
+            element.drop_tree()
+
+
+def _keep_code_links(article: HtmlElement) -> None:
+    for mark in article.xpath(_with_class("viewcode-link")):
+        link = next(mark.iterancestors("a"), None)
+        term = next(mark.iterancestors("dt"), None)
+        if link is not None and term is not None:
+            term.set(CODE_LINK, link.get("href", ""))
+            link.drop_tree()
+
+
+def _write_signatures(article: HtmlElement) -> None:
+    for term in article.xpath(_with_class("sig", tag="dt")):
+        kind = next((name for name in term.getparent().get("class", "").split() if name != "py"), "")
+        _only_text(term, signature(term, kind))
+
+
+def _typeset_formulas(article: HtmlElement) -> None:
+    """Formulas become ``<code class="math">`` or ``<pre class="math">``, whether MathJax or KaTeX draws them."""
+    for element in article.xpath(_with_class("math")):
+        tex = element.xpath(".//annotation[@encoding='application/x-tex']")
+        text = (tex[0] if tex else element).text_content().strip()
+        for left, right in _TEX_DELIMITERS:
+            if text.startswith(left) and text.endswith(right):
+                text = text[len(left) : -len(right)].strip()
+        element.tag = "pre" if element.tag == "div" else "code"
+        element.set("class", "math")
+        _only_text(element, text)
+
+
+def _flatten_code(article: HtmlElement) -> None:
+    """Code holds text alone: the spans of the highlighter say nothing that the text does not."""
+    for element in list(article.iter("pre", "code", "cite", "samp", "kbd", "tt")):
+        if element.tag != "pre":
+            element.tag = "code"
+        if len(element):
+            _only_text(element, element.text_content())
+
+
+def _join_doctests(article: HtmlElement) -> None:
+    """An example that Sphinx cut at its blank lines is one block again, without directives for the test runner."""
+    for block in article.xpath(_with_class("doctest", tag="div")):
+        pre = next(block.iter("pre"), None)
+        if pre is None:
+            continue
+        lines = pre.text_content().strip("\n").split("\n")
+        code = "\n".join(line for line in lines if not _DIRECTIVE.match(line))
+        before = block.getprevious()
+        if before is not None and "doctest" in before.get("class", "") and not (before.tail or "").strip():
+            pre = next(before.iter("pre"))
+            code = f"{pre.text_content()}\n{code}"
+            block.drop_tree()
+        _only_text(pre, code.strip() + "\n")
+
+
+def _unwrap_indentation(article: HtmlElement) -> None:
+    """Sphinx writes an indented list as a quotation; nothing is quoted."""
+    for element in list(article.iter("blockquote")):
+        element.tag = "div"
+
+
+def _type_parameters(article: HtmlElement) -> None:
+    """Make ``<strong>name</strong> (<em>type</em>) - text`` read ``<code>name</code> (<code>type</code>): text``."""
+    for field in article.xpath(_with_class("field-list", tag="dl") + "/dt"):
+        body = field.getnext()
+        if body is None or body.tag != "dd":
+            continue
+        is_type = field.text_content().strip(" :\n") in _TYPE_FIELDS
+        for entry in body.xpath("./p | ./ul/li/p"):
+            if is_type:
+                _only_text(entry, "")
+                entry.append(_code(_squeezed(entry_text) if (entry_text := entry.text_content()) else ""))
+            else:
+                _type_parameter(entry)
+
+
+def _type_parameter(entry: HtmlElement) -> None:
+    """Rewrite one entry; where it does not read ``name (type) - text``, leave it."""
+    if not len(entry) or entry[0].tag != "strong" or (entry.text or "").strip():
+        return
+    name, *rest = entry
+    parts: list[tuple[HtmlElement | None, str]] = [(None, name.tail or "")]
+    for element in rest:
+        parts += [(element, element.text_content()), (None, element.tail or "")]
+    typed, used = "", []
+    for position, (element, text) in enumerate(parts):
+        before, *after = _DASH.split(text, maxsplit=1)
+        typed += before
+        if element is not None:
+            used.append(element)
+        if after and element is None:
+            _set_typed(entry, name, _squeezed(typed), used, f": {after[0].lstrip()}")
+            return
+        if after or position == len(parts) - 1:
+            break
+    typed = _squeezed(typed)
+    if typed.startswith("(") and typed.endswith(")"):
+        _set_typed(entry, name, typed, used, "")
+
+
+def _set_typed(entry: HtmlElement, name: HtmlElement, typed: str, used: list[HtmlElement], description: str) -> None:
+    if typed and not (typed.startswith("(") and typed.endswith(")")):
+        return
+    for element in used:
+        element.tail = None
+        entry.remove(element)
+    _only_text(name, _squeezed(name.text_content()))
+    name.tag = "code"
+    if typed:
+        name.tail = " ("
+        code = _code(typed[1:-1])
+        code.tail = f"){description}"
+        name.addnext(code)
+    else:
+        name.tail = description
+    paragraph = entry.getnext()
+    if (
+        not description.strip(": ")
+        and paragraph is not None
+        and paragraph.tag == "p"
+        and entry[-1] in (name, name.getnext())
+    ):
+        entry[-1].tail = (entry[-1].tail or "").rstrip() + " " + (paragraph.text or "")
+        entry.extend(list(paragraph))
+        paragraph.drop_tree()
+
+
+def _one_header_row(article: HtmlElement) -> None:
+    """Markdown tables have one header row; further ones become rows of the body."""
+    for head in article.iter("thead"):
+        for row in list(head)[:0:-1]:
+            for cell in row.iter("th"):
+                cell.tag = "td"
+            head.addnext(row)
+
+
+def _only_text(element: HtmlElement, text: str) -> None:
+    """Make a text the whole inside of an element."""
+    for child in list(element):
+        element.remove(child)
+    element.text = text
+
+
+def _code(text: str) -> HtmlElement:
+    element = html.Element("code")
+    element.text = text
+    return element
+
+
+def _squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+_STEPS = (
+    _keep_code_links,
+    _drop_noise,
+    _write_signatures,
+    _typeset_formulas,
+    _join_doctests,
+    _type_parameters,
+    _flatten_code,
+    _unwrap_indentation,
+    _one_header_row,
+)

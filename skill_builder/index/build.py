@@ -1,0 +1,155 @@
+"""Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
+
+Format 1, a JSON object:
+
+- ``format``, ``about``, ``documentation`` (the version that the references are from);
+- ``k1``, ``b``, ``mean``: rank-bm25's parameters and the mean length of a passage in terms;
+- ``catalog``: base64 lines of zlib-compressed JSON: ``files``, ``categories``, ``kinds``; a column for each
+  property of the sections (``titles``, ``urls``, ``kind``, ``category``, ``parents``) and of the passages (``section``,
+  ``file``, ``lines``, ``lengths``); the ``terms``, sorted and joined by spaces, with the ``sizes`` of their postings in
+  bytes; and ``idf``, rank-bm25's weight of a term that occurs in so many passages;
+- ``postings``: base64 lines of zlib-compressed bytes, term after term, read by ``read_postings``.
+
+rank-bm25 (Okapi) weighs the terms; what is stored are its numbers, so that ``idf * (k1 + 1) * count / (count + norm)``,
+added up over the words of a query, is its score. The tokenizer is the one in ``search_docs.py``, loaded from that file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import zlib
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+from types import ModuleType
+
+from rank_bm25 import BM25Okapi
+
+from skill_builder.records import Passage, Section
+
+TITLE_WEIGHT = 2
+"""A word of the section's title counts as often as this many in the text; of the titles around it, once."""
+
+LINE = 100
+"""Characters of base64 a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A passage with the terms under which it is found."""
+
+    passage: Passage
+    terms: tuple[str, ...]
+
+
+def load_search(scripts: Path) -> ModuleType:
+    """``search_docs.py`` as a module: the skill's own file, so that building and searching cut words alike."""
+    spec = importlib.util.spec_from_file_location("search_docs", scripts / "search_docs.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def index_entry(passage: Passage, tokenize: Callable[[str], list[str]]) -> Entry:
+    """A passage with the words of its text and its titles."""
+    *around, title = passage.titles
+    terms = tokenize(passage.text) + tokenize(title) * TITLE_WEIGHT + tokenize(" ".join(around))
+    return Entry(passage, tuple(terms))
+
+
+def build_index(entries: Sequence[Entry], sections: Iterable[Section], version: str, format_number: int) -> str:
+    """The text of ``index.json``.
+
+    Args:
+        entries: The passages in the order of the files, those that are left out last.
+        sections: Every section that an entry's passage belongs to, for the titles around it.
+        version: The documentation's version.
+        format_number: ``INDEX_FORMAT`` of the search that will read it.
+    """
+    scorer = BM25Okapi([entry.terms for entry in entries])
+    by_url = {section.url: section for section in sections}
+    used = _used(entries, by_url)
+    numbers = {url: number for number, url in enumerate(used)}
+    rows = [by_url[url] for url in used]
+    categories = list(dict.fromkeys(section.category for section in rows))
+    kinds = list(dict.fromkeys(section.kind for section in rows))
+    files = list(dict.fromkeys(entry.passage.file for entry in entries))
+    terms = sorted({term for entry in entries for term in entry.terms})
+    postings = _postings(entries, terms)
+    catalog = {
+        "files": files,
+        "categories": categories,
+        "kinds": kinds,
+        "titles": [section.title for section in rows],
+        "urls": used,
+        "kind": [kinds.index(section.kind) for section in rows],
+        "category": [categories.index(section.category) for section in rows],
+        "parents": [numbers.get(section.parent, -1) for section in rows],
+        "section": [numbers[entry.passage.url] for entry in entries],
+        "file": [files.index(entry.passage.file) for entry in entries],
+        "lines": [entry.passage.lines for entry in entries],
+        "lengths": [len(entry.terms) for entry in entries],
+        "terms": " ".join(terms),
+        "sizes": [len(encoded) for encoded in postings],
+        "idf": _idf_by_frequency(scorer, entries),
+    }
+    index = {
+        "format": format_number,
+        "about": "Search index; written by fsdp-skill build, read by scripts/search_docs.py.",
+        "documentation": version,
+        "k1": scorer.k1,
+        "b": scorer.b,
+        "mean": scorer.avgdl,
+        "catalog": _packed(json.dumps(catalog, separators=(",", ":"), ensure_ascii=False).encode()),
+        "postings": _packed(b"".join(postings)),
+    }
+    return json.dumps(index, indent=0, ensure_ascii=False) + "\n"
+
+
+def _used(entries: Iterable[Entry], by_url: dict[str, Section]) -> list[str]:
+    """URLs of the sections of the entries and of those around them, in order."""
+    used: dict[str, None] = {}
+    for entry in entries:
+        path = []
+        url = entry.passage.url
+        while url in by_url:
+            path.append(url)
+            url = by_url[url].parent
+        used.update(dict.fromkeys(reversed(path)))
+    return list(used)
+
+
+def _postings(entries: Sequence[Entry], terms: Sequence[str]) -> list[bytes]:
+    """For each term the passages that have it, encoded as ``read_postings`` in search_docs.py describes."""
+    encoded = {term: bytearray() for term in terms}
+    before = dict.fromkeys(terms, -1)
+    for number, entry in enumerate(entries):
+        for term, count in Counter(entry.terms).items():
+            encoded[term] += _number((number - before[term]) << 2 | min(count - 1, 3))
+            if count > 3:
+                encoded[term] += _number(count - 4)
+            before[term] = number
+    return [bytes(encoded[term]) for term in terms]
+
+
+def _number(value: int) -> bytes:
+    groups = [value & 0x7F]
+    while value := value >> 7:
+        groups.append(value & 0x7F | 0x80)
+    return bytes(reversed(groups))
+
+
+def _idf_by_frequency(scorer: BM25Okapi, entries: Sequence[Entry]) -> list[float]:
+    """rank-bm25's weight of a term depends on nothing but the number of passages that have it."""
+    frequency = Counter(term for entry in entries for term in set(entry.terms))
+    weights = {count: scorer.idf[term] for term, count in frequency.items()}
+    return [round(weights.get(count, 0.0), 12) for count in range(max(weights, default=0) + 1)]
+
+
+def _packed(data: bytes) -> list[str]:
+    return wrap(b64encode(zlib.compress(data, 9)).decode(), LINE)

@@ -1,0 +1,119 @@
+"""References and guides -> passages: pieces that an agent reads at once, never half a code block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from markdown_it import MarkdownIt
+
+from skill_builder.corpus.references import Placed, slug
+from skill_builder.records import Passage, Section
+
+TARGET_CHARS = 1200
+"""A passage grows by whole paragraphs, list items and code blocks up to this many characters (300 tokens)."""
+
+GUIDES = "guides"
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A paragraph, list item, table or code block; lines counted from 1, the last one included."""
+
+    first: int
+    last: int
+
+
+def cut_references(files: Mapping[str, str], placed: Iterable[Placed]) -> list[Passage]:
+    """Cut the sections of the references into passages.
+
+    Args:
+        files: Name -> text.
+        placed: The sections, in the order in which they stand.
+    """
+    blocks = {name: list(_blocks(text)) for name, text in files.items()}
+    lines = {name: text.split("\n") for name, text in files.items()}
+    placed = list(placed)
+    by_url = {place.section.url: place.section for place in placed}
+    passages = []
+    for place in placed:
+        inside = [block for block in blocks[place.file] if place.lines[0] <= block.first <= place.lines[1]]
+        titles = _titles(place.section, by_url)
+        for first, last in _grouped(inside, lines[place.file], place.lines[0]):
+            text = "\n".join(lines[place.file][first - 1 : last])
+            passages.append(_passage(place.section, place.file, (first, last), titles, text))
+    return passages
+
+
+def cut_guide(name: str, text: str) -> tuple[list[Placed], list[Passage]]:
+    """The sections of a hand-written guide, one a heading, and its passages."""
+    placed = list(_guide_sections(name, text))
+    return placed, cut_references({name: text}, placed)
+
+
+def left_out(sections: Iterable[Section]) -> list[Passage]:
+    """A passage without text for each section that the skill has no room for; its URL says where to read it."""
+    sections = list(sections)
+    by_url = {section.url: section for section in sections}
+    return [_passage(section, "", (0, 0), _titles(section, by_url), "") for section in sections]
+
+
+def _passage(section: Section, file: str, lines: tuple[int, int], titles: tuple[str, ...], text: str) -> Passage:
+    return Passage(file, lines, section.url, titles, section.kind, section.name, section.category, text)
+
+
+def _titles(section: Section, by_url: Mapping[str, Section]) -> tuple[str, ...]:
+    titles = [section.title]
+    while section.parent in by_url:
+        section = by_url[section.parent]
+        titles.append(section.title)
+    return tuple(reversed(titles))
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    """The blocks of a text in order; a list gives its items, everything else is one block."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    for token in tokens:
+        if token.map is None or token.nesting < 0:
+            continue
+        is_list = token.type in ("bullet_list_open", "ordered_list_open")
+        is_item = token.type == "list_item_open" and token.level == 1
+        if (token.level == 0 and not is_list) or is_item:
+            yield _Block(token.map[0] + 1, token.map[1])
+
+
+def _grouped(blocks: list[_Block], lines: list[str], heading: int) -> Iterator[tuple[int, int]]:
+    """Runs of blocks of about ``TARGET_CHARS``; a heading stays with what follows it."""
+    run: list[_Block] = []
+    for block in blocks:
+        size = sum(len(line) + 1 for line in lines[(run or [block])[0].first - 1 : block.last])
+        if run and size > TARGET_CHARS and run[-1].first != heading:
+            yield run[0].first, run[-1].last
+            run = []
+        run.append(block)
+    if run:
+        yield run[0].first, run[-1].last
+
+
+def _guide_sections(name: str, text: str) -> Iterator[Placed]:
+    """A section a heading; its URL is the guide's file with the heading's fragment."""
+    tokens = MarkdownIt("commonmark").parse(text)
+    headings = [
+        (int(token.tag[1]), tokens[position + 1].content, token.map[0] + 1)
+        for position, token in enumerate(tokens)
+        if token.type == "heading_open" and token.map is not None
+    ]
+    end = text.count("\n") + 1
+    open_sections: list[tuple[int, str]] = []
+    taken: dict[str, int] = {}
+    for position, (level, title, line) in enumerate(headings):
+        last = headings[position + 1][2] - 1 if position + 1 < len(headings) else end
+        count = taken.get(slug(title), 0)
+        taken[slug(title)] = count + 1
+        url = f"references/{name}#{slug(title)}" + (f"-{count}" if count else "")
+        while open_sections and open_sections[-1][0] >= level:
+            open_sections.pop()
+        parent = open_sections[-1][1] if open_sections else ""
+        section = Section(url, title.replace("`", ""), "heading", "", parent, len(open_sections), "", GUIDES)
+        open_sections.append((level, url))
+        yield Placed(section, name, (line, last))

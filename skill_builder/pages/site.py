@@ -1,0 +1,296 @@
+"""Documentation pages over HTTP: docs.pytorch.org, or a mirror of it.
+
+What to fetch is read from ``objects.inv``, the site's own list of its pages and documented objects, never from links:
+each page has half a megabyte of navigation.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from urllib.parse import urljoin, urlsplit
+
+import requests
+import sphobjinv
+import stamina
+from bs4.dammit import UnicodeDammit
+from protego import Protego
+
+from skill_builder import __version__
+from skill_builder.errors import InventoryDamaged, PageMissing, PageUnusable, SiteUnreachable, SourceError
+from skill_builder.records import DocumentedObject, Page, PageSource, Progress
+from skill_builder.scope import OFFICIAL_SITE, Scope
+
+USER_AGENT = f"fsdp-skill/{__version__} (builds an agent skill from PyTorch's documentation)"
+_BUSY = (429, 500, 502, 503, 504)
+_CHUNK = 65536
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a site is treated."""
+
+    connections: int = 4
+    """Requests under way at once."""
+    spacing: float = 0.1
+    """Seconds between the starts of two requests; robots.txt may ask for more. A server on this machine needs none."""
+    timeout: float = 20.0
+    """Seconds to wait for the connection, and for each piece of an answer."""
+    deadline: float = 120.0
+    """Seconds for one whole answer, so that a server that drips a byte a second does not hold the build."""
+    attempts: int = 4
+    """Tries for an answer of 429, 5xx, or none."""
+    longest_wait: float = 60.0
+    """Seconds at most that a server's Retry-After is obeyed; one that asks for more is down for us."""
+    page_bytes: int = 8 * 1024 * 1024
+    """A larger page is refused; the largest official one has 0.7 MB."""
+    redirects: int = 5
+
+
+def site_pages(
+    scope: Scope,
+    *,
+    base: str = OFFICIAL_SITE,
+    docs_version: str = "stable",
+    allow_missing: bool = False,
+    manners: Manners | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> PageSource:
+    """Reach the site and list what it documents; the pages follow lazily.
+
+    Args:
+        scope: What belongs to the skill.
+        base: The site's root, or a mirror's that stands for it; the pages keep their official URLs.
+        docs_version: The folder of the documentation: ``stable``, ``main`` or a release such as ``2.9``.
+        allow_missing: Note a page that the inventory lists and the site lacks, rather than fail.
+        manners: How the site is treated.
+        progress: Called as pages arrive.
+
+    Raises:
+        SiteUnreachable: No answer, or robots.txt forbids these pages.
+        PageMissing: There is no such version of the documentation. While iterating: a page is missing.
+        InventoryDamaged: ``objects.inv`` cannot be read.
+        PageUnusable: While iterating: a page is too large or leads to another host.
+    """
+    client = _Client(base if base.endswith("/") else f"{base}/", manners or Manners())
+    folder = f"docs/{docs_version}/"
+    version, objects, names = _read_inventory(client.get(f"{folder}objects.inv"), scope, folder, client.base)
+    required = sorted(f"{folder}{name}.html" for name in names)
+    optional = sorted(f"{name}.html" for name in scope.tutorials)
+    notes: list[str] = []
+    pages = _stream(client, required, optional, notes, progress, allow_missing=allow_missing)
+    return PageSource("site", client.base, version, objects, pages, notes)
+
+
+def _read_inventory(
+    data: bytes, scope: Scope, folder: str, base: str
+) -> tuple[str, tuple[DocumentedObject, ...], set[str]]:
+    """Version, documented objects in scope, and names of the pages in scope."""
+    try:
+        inventory = sphobjinv.Inventory(zlib=data)
+    except Exception as error:  # noqa: BLE001 - sphobjinv lets through whatever zlib, the decoder and attrs raise
+        raise InventoryDamaged(
+            f"{base}{folder}objects.inv", f"not a Sphinx inventory ({error})", "see whether the site is complete"
+        ) from error
+    objects, names = [], set()
+    for item in inventory.objects:
+        page = item.uri_expanded.partition("#")[0].removesuffix(".html")
+        if item.domain == "std" and item.role == "doc" and scope.has_page(page):
+            names.add(page)
+        elif item.domain == "py" and scope.has_object(item.name, page):
+            names.add(page)
+            objects.append(DocumentedObject(item.name, item.role, f"{OFFICIAL_SITE}{folder}{item.uri_expanded}"))
+    if not names:
+        raise InventoryDamaged(
+            f"{base}{folder}objects.inv", "it lists no page that is in scope", f"compare it with {scope.path}"
+        )
+    return inventory.version, tuple(sorted(objects, key=lambda item: (item.url, item.name))), names
+
+
+def _stream(
+    client: _Client,
+    required: list[str],
+    optional: list[str],
+    notes: list[str],
+    progress: Progress,
+    *,
+    allow_missing: bool,
+) -> Iterator[Page]:
+    paths = required + optional
+    missing: list[str] = []
+    with closing(client.fetch_all(paths)) as answers:
+        for done, (path, answer) in enumerate(answers, 1):
+            progress("fetching", done, len(paths))
+            if isinstance(answer, PageMissing):
+                if path in required and not allow_missing:
+                    raise answer
+                missing.append(path)
+            elif isinstance(answer, SourceError):
+                raise answer
+            else:
+                yield Page(OFFICIAL_SITE + path, answer)
+    if missing:
+        notes.append(f"{client.base} lacks {len(missing)} pages: {', '.join(missing)}")
+
+
+class _Busy(Exception):
+    """An answer that asks to come again later."""
+
+    def __init__(self, status: int, wait: float | None) -> None:
+        super().__init__(f"status {status}")
+        self.wait = wait
+
+
+class _Client:
+    """Polite HTTP GET below one root."""
+
+    def __init__(self, base: str, manners: Manners) -> None:
+        self.base = base
+        self.manners = manners
+        self._host = urlsplit(base).netloc
+        self._spacing = 0.0 if urlsplit(base).hostname in _LOOPBACK else manners.spacing
+        self._turn = threading.Lock()
+        self._next_start = 0.0
+        self._local = threading.local()
+        self._robots = self._read_robots()
+
+    def _read_robots(self) -> Protego:
+        robots = Protego.parse("")
+        try:
+            text = self.get("robots.txt").decode("utf-8", errors="replace")
+        except PageMissing:
+            return robots
+        robots = Protego.parse(text)
+        if (delay := robots.crawl_delay(USER_AGENT)) is not None:
+            self._spacing = max(self._spacing, float(delay))
+        return robots
+
+    def fetch_all(self, paths: Iterable[str]) -> Generator[tuple[str, str | SourceError], None, None]:
+        """Pages in the order of their paths, each as text or as the reason why not.
+
+        No more are fetched ahead than there are connections, so that memory does not grow with the site.
+        """
+        with ThreadPoolExecutor(self.manners.connections, thread_name_prefix="fetch") as pool:
+            ahead: deque[tuple[str, Future[str | SourceError]]] = deque()
+            try:
+                for path in paths:
+                    ahead.append((path, pool.submit(self._page, path)))
+                    if len(ahead) > 2 * self.manners.connections:
+                        first, answer = ahead.popleft()
+                        yield first, answer.result()
+                while ahead:
+                    first, answer = ahead.popleft()
+                    yield first, answer.result()
+            finally:
+                for _, answer in ahead:
+                    answer.cancel()
+
+    def _page(self, path: str) -> str | SourceError:
+        try:
+            data = self.get(path)
+        except SourceError as error:
+            return error
+        return UnicodeDammit(data, known_definite_encodings=["utf-8"], is_html=True).unicode_markup or ""
+
+    def get(self, path: str) -> bytes:
+        """The body that the site has for a path below its root."""
+        url = urljoin(self.base, path)
+        if path != "robots.txt" and not self._robots.can_fetch(url, USER_AGENT):
+            raise SiteUnreachable(url, "robots.txt forbids it", "ask the site's owner, or name a mirror with --url")
+        attempts = stamina.retry_context(
+            on=_how_long_to_wait, attempts=self.manners.attempts, timeout=None, wait_initial=0.5, wait_jitter=0.5
+        )
+        try:
+            for attempt in attempts:
+                with attempt:
+                    return self._get_once(url)
+        except (_Busy, requests.RequestException) as error:
+            raise SiteUnreachable(
+                url, f"no answer ({_reason(error)})", "try again later, or name a mirror with --url"
+            ) from error
+        raise AssertionError("stamina either returns or raises")
+
+    def _get_once(self, url: str) -> bytes:
+        started = time.monotonic()
+        for _ in range(self.manners.redirects + 1):
+            self._wait_for_turn()
+            with self._session().get(url, stream=True, allow_redirects=False, timeout=self.manners.timeout) as response:
+                if response.is_redirect:
+                    url = self._follow(url, response.headers["Location"])
+                    continue
+                if response.status_code in _BUSY:
+                    raise _Busy(response.status_code, self._retry_after(response))
+                if response.status_code != 200:
+                    raise PageMissing(
+                        url, f"the site answers {response.status_code}", "check the address, --url and --docs-version"
+                    )
+                return self._body(url, response, started)
+        raise PageUnusable(url, f"more than {self.manners.redirects} redirects", "check the address in a browser")
+
+    def _follow(self, url: str, location: str) -> str:
+        target = urljoin(url, location)
+        parts = urlsplit(target)
+        if parts.scheme not in ("http", "https") or parts.netloc != self._host:
+            raise PageUnusable(
+                url,
+                f"it redirects to {target}, outside {self._host}",
+                "check the address, or name that site with --url",
+            )
+        return target
+
+    def _body(self, url: str, response: requests.Response, started: float) -> bytes:
+        body = bytearray()
+        for chunk in response.iter_content(_CHUNK):
+            body += chunk
+            if len(body) > self.manners.page_bytes:
+                limit = self.manners.page_bytes // 2**20
+                raise PageUnusable(url, f"the page has more than {limit} MiB", "check what the address leads to")
+            if time.monotonic() - started > self.manners.deadline:
+                raise requests.Timeout(f"more than {self.manners.deadline:.0f} s")
+        return bytes(body)
+
+    def _retry_after(self, response: requests.Response) -> float | None:
+        """Seconds, whether the server names them or a date."""
+        value = response.headers.get("Retry-After", "")
+        try:
+            seconds = float(value) if value.isdigit() else parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
+        return min(max(seconds, 0.0), self.manners.longest_wait)
+
+    def _wait_for_turn(self) -> None:
+        with self._turn:
+            now = time.monotonic()
+            start = max(now, self._next_start)
+            self._next_start = start + self._spacing
+        time.sleep(start - now)
+
+    def _session(self) -> requests.Session:
+        """A session for each thread: requests does not promise that one can be shared."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+            self._local.session.headers["User-Agent"] = USER_AGENT
+        session: requests.Session = self._local.session
+        return session
+
+
+def _how_long_to_wait(error: Exception) -> bool | float:
+    """Whether to try again, and after how many seconds if the server said so."""
+    if isinstance(error, _Busy):
+        return True if error.wait is None else error.wait
+    return isinstance(error, requests.RequestException) and not isinstance(error, requests.exceptions.InvalidURL)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, requests.ConnectionError):
+        return "cannot connect"
+    if isinstance(error, requests.Timeout):
+        return "timed out"
+    return str(error)

@@ -1,0 +1,213 @@
+"""What is shipped: references, index, guides, scripts and assets, put together as a folder that an agent loads.
+
+The folder is made whole beside its place and then exchanged for the one that was there, so that nothing that goes wrong
+can damage a skill that works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from skill_builder import __version__
+from skill_builder.errors import NotASkill, OverBudget, SkillError
+from skill_builder.scope import Budget, Scope
+
+SKILL_NAME = "pytorch-fsdp"
+REFERENCES_HEADING = "## Official documentation"
+PACKAGE = Path(__file__).resolve().parent.parent
+KIB = 1024
+
+
+def sources() -> Path:
+    """The folder with the skill's hand-written files: inside the wheel, or the checkout."""
+    inside = PACKAGE / "_skill"
+    return inside if inside.is_dir() else PACKAGE.parent
+
+
+@dataclass(frozen=True, slots=True)
+class HandWritten:
+    """The skill's own files, path -> bytes, by the share of the budget that they count for."""
+
+    skill_md: str
+    guides: Mapping[str, bytes]
+    scripts: Mapping[str, bytes]
+    assets: Mapping[str, bytes]
+
+
+def read_hand_written(root: Path) -> HandWritten:
+    """Read the hand-written files below a folder.
+
+    Raises:
+        SkillError: A file cannot be read.
+    """
+    try:
+        return HandWritten(
+            skill_md=(root / "SKILL.md").read_text(encoding="utf-8"),
+            guides=_read(root, "references/guide-*.md"),
+            scripts=_read(root, "scripts/*.py"),
+            assets=_read(root, "assets/*"),
+        )
+    except OSError as error:
+        raise SkillError(
+            error.filename, f"cannot be read ({error.strerror})", "restore it, or install again"
+        ) from error
+
+
+def _read(root: Path, pattern: str) -> dict[str, bytes]:
+    paths = sorted(path for path in root.glob(pattern) if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
+def with_references(skill_md: str, files: Mapping[str, str], scope: Scope, version: str) -> str:
+    """SKILL.md with a table of the reference files that this build holds, in place of the section's text."""
+    before, heading, rest = skill_md.partition(f"{REFERENCES_HEADING}\n")
+    if not heading:
+        raise SkillError("SKILL.md", f"the heading {REFERENCES_HEADING!r} is missing", "restore it from the repository")
+    _, next_heading, after = rest.partition("\n## ")
+    rows = [
+        f"| `references/{category.file}` | {category.about} |"
+        for category in scope.categories
+        if category.file in files
+    ]
+    table = "\n".join(["| file | what is in it |", "| --- | --- |", *rows])
+    text = f"The pages of PyTorch {version}, each section with its official URL.\n\n{table}\n"
+    return f"{before}{heading}\n{text}{next_heading}{after}"
+
+
+def check_budget(files: Mapping[str, bytes], budget: Budget) -> None:
+    """Compare a skill's files with the size limits.
+
+    Raises:
+        OverBudget: The first limit that is exceeded.
+    """
+    shares = {
+        "docs": lambda path: path.startswith("references/docs-"),
+        "index": lambda path: path == "references/index.json",
+        "guides": lambda path: path.startswith("references/guide-"),
+        "scripts": lambda path: path.startswith("scripts/"),
+        "rest": lambda path: not path.startswith(("references/", "scripts/")),
+        "skill": lambda path: True,
+    }
+    for share, belongs in shares.items():
+        size = sum(len(data) for path, data in files.items() if belongs(path))
+        limit = getattr(budget, share)
+        if size > limit * KIB:
+            raise OverBudget(
+                f"the skill's share {share!r}",
+                f"{size / KIB:.0f} KiB, and the budget has {limit}",
+                "shorten what is in it",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a built skill says of itself, in ``manifest.json``."""
+
+    origin: str
+    """``site`` or ``installed``."""
+    reason: str
+    """Why this source."""
+    address: str
+    documentation: str
+    """The documentation's version."""
+    pages: Mapping[str, str]
+    """Official URL -> SHA-256 of the page as it was fetched or rendered."""
+    counts: Mapping[str, int]
+    coverage: Mapping[str, object]
+    """How many documented objects have a section, of how many, and the names of those that have none."""
+    left_out: tuple[str, ...]
+    """URLs of the sections for which there was no room."""
+    rewritten: tuple[str, ...]
+    """URLs of the sections in which the environment is written as Hermes' scanner lets it pass."""
+    notes: tuple[str, ...]
+
+    def to_json(self, files: Mapping[str, bytes]) -> bytes:
+        """The text of ``manifest.json``; the only place of a build that holds the time."""
+        built = {
+            "builder": __version__,
+            "built": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **asdict(self),
+            "files": {path: hashlib.sha256(data).hexdigest() for path, data in sorted(files.items())},
+        }
+        return (json.dumps(built, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def check_destination(out: Path) -> None:
+    """Refuse to replace anything but a skill of ours, before any work is done.
+
+    Raises:
+        NotASkill: Something else is there.
+        SkillError: The folder around it cannot be written.
+    """
+    if out.exists() and not is_ours(out):
+        raise NotASkill(out, "it exists and is not a skill that fsdp-skill built", "name another folder with --out")
+    parent = out.absolute().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SkillError(parent, f"cannot be made ({error.strerror})", "name another folder with --out") from error
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise SkillError(parent, "is not writable", "name another folder with --out, or change its permissions")
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder holds a skill that was built here, or nothing."""
+    if not folder.is_dir():
+        return False
+    return (folder / "manifest.json").is_file() or not any(folder.iterdir())
+
+
+def write_skill(out: Path, files: Mapping[str, bytes]) -> None:
+    """Write a skill's files, in place of the skill that was there.
+
+    Raises:
+        SkillError: The disk is full, or a folder cannot be written; what was there is untouched.
+    """
+    check_destination(out)
+    try:
+        with _beside(out) as new:
+            for path, data in files.items():
+                (new / path).parent.mkdir(parents=True, exist_ok=True)
+                (new / path).write_bytes(data)
+                if path.startswith("scripts/"):
+                    (new / path).chmod(0o755)
+            _exchange(new, out)
+    except OSError as error:
+        raise SkillError(
+            out, f"cannot be written ({error.strerror})", "free some space or change the permissions, and build again"
+        ) from error
+
+
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A new folder on the same disk, gone afterwards unless it was moved."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exchange(new: Path, out: Path) -> None:
+    """Put a folder in the place of another, which is kept until it is there."""
+    if not out.exists():
+        new.rename(out)
+        return
+    old = new.with_name(f"{new.name}-old")
+    out.rename(old)
+    try:
+        new.rename(out)
+    except OSError:
+        old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
