@@ -44,6 +44,44 @@ class Documentation:
 
 
 @dataclass(frozen=True, slots=True)
+class StubObject:
+    """An object that an installed page documents."""
+
+    module: str
+    """The module that users import it from."""
+    name: str
+    """Its name there, dotted inside a class; ``__doc__`` stands for the module's own text."""
+    members: tuple[str, ...] = ()
+    """Which members of a class are documented with it; ``*`` alone: every public one that has a docstring."""
+
+    @property
+    def qualified(self) -> str:
+        """The name by which documentation refers to it."""
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StubSection:
+    """A heading of an installed page and the objects under it."""
+
+    title: str
+    """The heading, whose slug is the anchor; empty for what stands before the first one."""
+    objects: tuple[StubObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StubPage:
+    """A page of the API that is rendered from the installed torch."""
+
+    name: str
+    """The official page's name, such as ``elastic/run``."""
+    title: str
+    modules: tuple[str, ...]
+    """Modules whose anchors are on this page."""
+    sections: tuple[StubSection, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """Upper limits of the built skill and of its shares, in KiB."""
 
@@ -66,6 +104,8 @@ class Scope:
     leave_out: tuple[str, ...]
     """Patterns of pages and of ``page#anchor``; the first goes first when the budget is short."""
     categories: tuple[Category, ...]
+    installed: tuple[StubPage, ...]
+    """The pages of ``--source installed``."""
     budget: Budget
 
     def has_page(self, page: str) -> bool:
@@ -147,7 +187,9 @@ def load_scope(path: Path = SCOPE_FILE) -> Scope:
         where = f"{path}:{mark.line + 1}" if mark else path
         raise ScopeError(where, "is not YAML", "mend the syntax at this line") from error
     reader = _Reader(path)
-    top = reader.mapping(root, required=("documentation", "tutorials", "leave_out", "categories", "budget"))
+    top = reader.mapping(
+        root, required=("documentation", "tutorials", "leave_out", "categories", "installed", "budget")
+    )
     documentation = reader.mapping(top["documentation"], required=_names(Documentation))
     return Scope(
         path=path,
@@ -155,6 +197,7 @@ def load_scope(path: Path = SCOPE_FILE) -> Scope:
         tutorials=reader.strings(top["tutorials"]),
         leave_out=reader.strings(top["leave_out"]),
         categories=tuple(reader.category(name, node) for name, node in reader.mapping(top["categories"]).items()),
+        installed=tuple(reader.stub_page(name, node) for name, node in reader.mapping(top["installed"]).items()),
         budget=Budget(
             **{key: reader.number(node) for key, node in reader.mapping(top["budget"], required=_names(Budget)).items()}
         ),
@@ -219,3 +262,38 @@ class _Reader:
             about=self.string(keys["about"]),
             **{key: self.strings(keys[key]) for key in ("sections", "objects", "pages") if key in keys},
         )
+
+    def stub_page(self, name: str, node: yaml.Node) -> StubPage:
+        keys = self.mapping(node, required=("title",), optional=("modules", "objects", "sections"))
+        first = [StubSection("", self.stub_objects(keys["objects"]))] if "objects" in keys else []
+        headed = self.mapping(keys["sections"]) if "sections" in keys else {}
+        return StubPage(
+            name=name,
+            title=self.string(keys["title"]),
+            modules=self.strings(keys["modules"]) if "modules" in keys else (),
+            sections=(
+                *first,
+                *(StubSection(title, self.stub_objects(objects)) for title, objects in headed.items()),
+            ),
+        )
+
+    def stub_objects(self, node: yaml.Node) -> tuple[StubObject, ...]:
+        objects: list[StubObject] = []
+        for module, names in self.mapping(node).items():
+            if not isinstance(names, yaml.SequenceNode):
+                raise self.error(names, "a list of objects is expected here", "write [name, Class.*, ...]")
+            objects += [self.stub_object(module, item) for item in names.value]
+        return tuple(objects)
+
+    def stub_object(self, module: str, node: yaml.Node) -> StubObject:
+        members: tuple[str, ...] = ()
+        if isinstance(node, yaml.MappingNode) and len(node.value) == 1:
+            [(key, listed)] = node.value
+            name, members = self.string(key), self.strings(listed)
+        else:
+            name = self.string(node)
+            if name.endswith(".*"):
+                name, members = name.removesuffix(".*"), ("*",)
+        if not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
+            raise self.error(node, f"{module}.{name} is no name in Python", "write it as users do")
+        return StubObject(module, name, members)

@@ -10,8 +10,7 @@ import pytest
 from skill_builder.scope import load_scope
 
 QUESTIONS = [
-    json.loads(line)
-    for line in (Path(__file__).parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    json.loads(line) for line in (Path(__file__).parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
 ]
 each_question = pytest.mark.parametrize("question", QUESTIONS, ids=[question["id"] for question in QUESTIONS])
 STYLES = {"howto", "symptom", "identifier", "concept"}

@@ -73,9 +73,7 @@ def _cut(text: str) -> tuple[str, str]:
     """The YAML between the two fences, and what follows the second."""
     header, found, body = text.removeprefix(FENCE).partition("\n" + FENCE)
     if not text.startswith(FENCE) or not found:
-        raise SkillError(
-            "SKILL.md:1", "has no frontmatter", "begin with a `---` line, YAML and another `---` line"
-        )
+        raise SkillError("SKILL.md:1", "has no frontmatter", "begin with a `---` line, YAML and another `---` line")
     return header + "\n", body
 
 

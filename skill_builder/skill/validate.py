@@ -179,9 +179,7 @@ def frontmatter_is_strict(skill: Skill) -> Iterator[Finding]:
     for node in _nodes(compose(skill.text)):
         line = node.start_mark.line + 1
         if isinstance(node, yaml.CollectionNode) and node.flow_style:
-            yield _error(
-                "SKILL.md", line, "frontmatter", "a flow list or mapping", "write one `- item` a line"
-            )
+            yield _error("SKILL.md", line, "frontmatter", "a flow list or mapping", "write one `- item` a line")
         if isinstance(node, yaml.ScalarNode) and "---" in node.value:
             yield _error("SKILL.md", line, "frontmatter", "a value holds `---`", "write a dash or a comma")
 
@@ -208,9 +206,7 @@ def metadata_is_flat(skill: Skill) -> Iterator[Finding]:
     """In a skill for the strict validator, metadata maps strings to strings."""
     metadata = skill.fields.get("metadata", {})
     if not isinstance(metadata, dict):
-        yield _field_error(
-            skill, "metadata", "metadata", "is no mapping", "write `key: value` lines under it"
-        )
+        yield _field_error(skill, "metadata", "metadata", "is no mapping", "write `key: value` lines under it")
     elif set(skill.fields) <= set(AGENT_SKILLS_FIELDS):
         for name, value in metadata.items():
             if not isinstance(value, str):

@@ -44,15 +44,11 @@ def install(skill, hermes, env, serve):
 def ask(hermes, env, program):
     """What a few lines of Python print in the client's interpreter."""
     arguments = [hermes / "python", "-c", program]
-    return subprocess.run(
-        arguments, env=env, capture_output=True, text=True, encoding="utf-8", check=True
-    ).stdout
+    return subprocess.run(arguments, env=env, capture_output=True, text=True, encoding="utf-8", check=True).stdout
 
 
 def contents(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_install_scan_finds_nothing(installed):
@@ -92,9 +88,7 @@ def test_skill_view_lists_references_scripts_and_assets(installed, hermes, clien
 def test_the_installed_search_answers_with_the_standard_library_alone(installed, client_env):
     script = installed.folder / "scripts" / "search_docs.py"
     arguments = [sys.executable, "-I", "-S", script, "--", "How do I shard a model with fully_shard?"]
-    done = subprocess.run(
-        arguments, env=client_env, capture_output=True, text=True, encoding="utf-8", check=True
-    )
+    done = subprocess.run(arguments, env=client_env, capture_output=True, text=True, encoding="utf-8", check=True)
     assert "fully_shard" in done.stdout
 
 

@@ -514,8 +514,7 @@ def test_no_markup_is_left_over(skill, text, line, problems, remedy):
     write(skill / "references/guide-start.md", f"{GUIDE}\n{text}\n")
     first = GUIDE.count("\n") + 1
     assert validate(skill) == [
-        Finding("references/guide-start.md", first + line, "markup", "error", problem, remedy)
-        for problem in problems
+        Finding("references/guide-start.md", first + line, "markup", "error", problem, remedy) for problem in problems
     ]
 
 
@@ -583,9 +582,7 @@ def test_a_client_that_is_named_must_exist(skill):
 
 
 def test_a_python_without_the_client_is_named(skill):
-    with pytest.raises(
-        SkillError, match=r"scanner did not run \(ModuleNotFoundError: No module named 'tools"
-    ):
+    with pytest.raises(SkillError, match=r"scanner did not run \(ModuleNotFoundError: No module named 'tools"):
         validate(skill, hermes=Path(sys.executable))
 
 
