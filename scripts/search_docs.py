@@ -17,6 +17,7 @@ import re
 import sys
 import zlib
 from binascii import a2b_base64
+from functools import lru_cache
 
 CHARS_PER_TOKEN = 4
 DEFAULT_BUDGET = 1500
@@ -30,7 +31,7 @@ MAX_NAMED = 3
 NAMED = 2.0
 """How far an object that is the query stands above the best passage that only mentions it."""
 INDEX_FORMAT = 1
-SKILL = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120 - pathlib costs 4 ms
+SKILL = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 # --- words -----------------------------------------------------------------------------------------------------
 
@@ -233,6 +234,7 @@ STOP_WORDS = frozenset(
 )
 
 
+@lru_cache(maxsize=None)
 def stem(word: str) -> str:
     """Cut a lower-case word's inflection, so that "sharding", "shards" and "sharded" are one term."""
     if len(word) < 4 or not word.isalpha():
@@ -589,8 +591,16 @@ def read_query(words: list[str]) -> str:
     return query
 
 
-def main() -> int:
-    """Parse the command line, search, print."""
+def main(arguments: list[str] | None = None, skill: str = SKILL) -> int:
+    """Parse the command line, search, print.
+
+    Args:
+        arguments: Instead of those of the process.
+        skill: The skill's folder.
+
+    Returns:
+        The exit status.
+    """
     parser = argparse.ArgumentParser(
         prog="search_docs.py", description="Search this skill's guides and the official PyTorch documentation in it."
     )
@@ -601,14 +611,14 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, help="results at most (%(default)s)")
     parser.add_argument("--category", help="only this category, such as fsdp2 or checkpoint")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.budget < 1 or options.limit < 1:
         parser.error("--budget and --limit must be at least 1")
     query = read_query(options.query)
     if not query.strip():
         parser.error("the query is empty: say what you want to know")
     try:
-        index = Index(SKILL)
+        index = Index(skill)
         if options.category is not None and options.category not in index.categories:
             parser.error(f"no category {options.category!r}: use one of {', '.join(index.categories)}")
         results = search(index, query, budget=options.budget, limit=options.limit, category=options.category)

@@ -6,13 +6,14 @@ import hashlib
 import multiprocessing
 import os
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from skill_builder import __version__
 from skill_builder.corpus.parse import parse_page
 from skill_builder.corpus.references import References, write_references
 from skill_builder.errors import CoverageError, SiteUnreachable, SourceError, TorchUnusable
@@ -23,7 +24,6 @@ from skill_builder.pages.site import site_pages
 from skill_builder.records import DocumentedObject, Page, PageSource, Passage, Progress, Section
 from skill_builder.scope import OFFICIAL_SITE, Scope
 from skill_builder.skill.assemble import (
-    HandWritten,
     Manifest,
     check_budget,
     check_destination,
@@ -94,7 +94,7 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
             "with_section": len(source.objects) - len(missing),
             "missing": missing,
         },
-        left_out=tuple(section.url for section in references.left_out),
+        left_out=count_left_out(references.left_out, sections),
         rewritten=references.rewritten,
         notes=tuple(source.notes),
     )
@@ -143,7 +143,7 @@ def parse_pages(pages: Iterable[Page], scope: Scope, progress: Progress) -> tupl
     """Parse pages in other processes while later ones are still on their way.
 
     Returns:
-        The SHA-256 of each page by its URL, and all sections in the order of the pages.
+        The beginning of each page's SHA-256 by its URL, and all sections in the order of the pages.
     """
     hashes: dict[str, str] = {}
     sections: list[Section] = []
@@ -164,7 +164,7 @@ def _parsed(
     """The sections of each page in order, no more than a few pages ahead of what is taken."""
     ahead: deque[Future[list[Section]]] = deque()
     for page in pages:
-        hashes[page.url] = hashlib.sha256(page.html.encode()).hexdigest()
+        hashes[page.url] = hashlib.sha256(page.html.encode()).hexdigest()[:16]
         ahead.append(pool.submit(parse_page, page, scope))
         if len(ahead) > 4 * _PARSERS:
             yield ahead.popleft().result()
@@ -197,10 +197,14 @@ def _other_urls(section: Section) -> Iterator[str]:
     return (f"{section.page}#{anchor}" for anchor in section.anchors)
 
 
+def count_left_out(left_out: Iterable[Section], sections: Iterable[Section]) -> dict[str, str]:
+    """How much of each page there was no room for: page -> "12 of 34" sections."""
+    gone, total = (Counter(section.page for section in some) for some in (left_out, sections))
+    return {page: f"{count} of {total[page]}" for page, count in gone.items()}
+
+
 def render_skill_md(skill_md: str, files: Mapping[str, str], scope: Scope, version: str) -> bytes:
     """The SKILL.md of a built skill, as Hermes wants it."""
-    from skill_builder import __version__
-
     return render(with_references(skill_md, files, scope, version), "hermes", version=__version__).encode()
 
 

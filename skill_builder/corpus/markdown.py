@@ -31,6 +31,7 @@ _LISTED_FIELDS = ("Parameters", "Keyword Arguments", "Variables", "Raises", "Ret
 _LINE_MARKER = re.compile(r"([-+*>#=|~]|\d{1,9}[.)])")
 _OPENS_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _IMAGE_NAME = re.compile(r"\.(png|jpe?g|gif|svg|webp)$", re.IGNORECASE)
+_MARKDOWN_LINK = re.compile(r"\]\(")
 _BLANK_LINES = re.compile(r"\n{3,}")
 _BACKTICKS = re.compile(r"`+")
 
@@ -58,6 +59,8 @@ def code_block(code: str, language: str) -> str:
 
 def absolute(url: str, href: str) -> str | None:
     """A link as an absolute http(s) URL, safe inside ``[...](...)``; None for any other scheme."""
+    if _MARKDOWN_LINK.search(href):
+        return None
     try:
         target = urljoin(url, href.strip())
         scheme, host = urlsplit(target)[:2]
@@ -94,8 +97,8 @@ class Converter(MarkdownConverter):
         return str(super().process_tag(node, parent_tags))  # type: ignore[misc]  # absent from its stubs
 
     def escape(self, text: str, parent_tags: set[str]) -> str:
-        """Escape what would be read as emphasis, code or a tag; underscores inside names are harmless."""
-        text = text.replace("\\", "\\\\").replace("*", r"\*").replace("`", r"\`")
+        """Escape what would be read as emphasis, code, a link or a tag; underscores inside names are harmless."""
+        text = text.replace("\\", "\\\\").replace("*", r"\*").replace("`", r"\`").replace("](", r"]\(")
         return _OPENS_TAG.sub(r"\<", text)
 
     def convert_a(self, el: Tag, text: str, parent_tags: set[str]) -> str:

@@ -98,7 +98,8 @@ def _heading(owner: _Owner) -> Tag | None:
 
 def _section(owner: _Owner, url: str, converter: Converter) -> Section:
     """A section without its category and parent, which depend on the one around it."""
-    ids = [str(element["id"]) for element in _own_elements(owner.element) if element.has_attr("id")]
+    elements = [owner.element, *_own_elements(owner.element)]
+    ids = [str(element["id"]) for element in elements if element.has_attr("id")]
     if owner.element.name == "dl":
         return _object(owner, url, converter, ids)
     heading, anchor = _heading(owner), str(owner.element["id"])
@@ -111,7 +112,7 @@ def _section(owner: _Owner, url: str, converter: Converter) -> Section:
         depth=owner.depth,
         markdown=converter.to_markdown(owner.element),
         category="",
-        anchors=tuple(ids),
+        anchors=tuple(other for other in ids if other != anchor),
     )
 
 
@@ -129,7 +130,7 @@ def _object(owner: _Owner, url: str, converter: Converter, ids: list[str]) -> Se
         depth=owner.depth,
         markdown="\n\n".join([signatures, *filter(None, bodies)]),
         category="",
-        anchors=tuple(anchor for anchor in ids if anchor != name),
+        anchors=tuple(other for other in ids if other != name),
         code=next((link for term in terms if (link := _code_link(term)) is not None), None),
     )
 

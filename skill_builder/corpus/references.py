@@ -22,7 +22,7 @@ KIB = 1024
 _FENCE = re.compile(r"^[>\s]*(?:[-+*]\s+|\d+[.)]\s+)?(`{3,})")
 _LINK = re.compile(r"\[((?:[^\[\]\\`]|\\.|`[^`]*`)+)\]\((https?://[^()\s]+)\)")
 _OLD_HOST = re.compile(r"^https?://pytorch\.org/docs/(stable|main|master)/")
-_ENVIRON = re.compile(r"\bos\.environ\[")
+_ENVIRON = re.compile(r"\bos\.environ\b(?!\.get\()")
 _IMPORT_OS = re.compile(r"^(\W*)import os\s*$", re.MULTILINE)
 _PAGE_TITLE = re.compile(r"^#+ \[(.*)\]\(.*$")
 _NOT_IN_SLUG = re.compile(r"[^\w\- ]")
@@ -211,13 +211,13 @@ def _head(category: Category, version: str, *, rewritten: bool) -> list[str]:
         "",
         f"In this file: {category.about}.",
         "",
-        f"From the official documentation of PyTorch {version}, https://docs.pytorch.org/. A page's heading links to its",
-        "source; a section's is the same URL with `#` and the object's full name, or the heading's words joined by",
-        "hyphens. © PyTorch Contributors, BSD-3-Clause: `assets/pytorch-license.txt`.",
+        f"From the official documentation of PyTorch {version}, https://docs.pytorch.org/. A page's heading links to",
+        "its source; a section's is the same URL with `#` and the object's full name, or the heading's words joined",
+        "by hyphens. © PyTorch Contributors, BSD-3-Clause: `assets/pytorch-license.txt`.",
         "",
     ]
     if rewritten:
-        lines += ["In this file `environ[...]` stands for the same of the `os` module: `from os import environ`.", ""]
+        lines += ["In this file `environ` is the one of the `os` module: `from os import environ`.", ""]
     return lines
 
 
@@ -317,7 +317,7 @@ def _code_lines(markdown: str) -> Iterator[tuple[str, bool]]:
 
 def _without_environ(markdown: str) -> tuple[str, bool]:
     """Write ``os.environ[...]`` in the form that Hermes' scanner lets pass."""
-    changed, count = _ENVIRON.subn("environ[", markdown)
+    changed, count = _ENVIRON.subn("environ", markdown)
     if count:
         changed = _IMPORT_OS.sub(r"\g<0>\n\1from os import environ", changed)
     return changed, bool(count)

@@ -119,8 +119,10 @@ def _typeset_formulas(article: HtmlElement) -> None:
 def _flatten_code(article: HtmlElement) -> None:
     """Code holds text alone: the spans of the highlighter say nothing that the text does not."""
     for element in list(article.iter("pre", "code", "cite", "samp", "kbd", "tt")):
-        if element.tag != "pre":
-            element.tag = "code"
+        if element.tag == "pre":
+            _only_text(element, _without_directives(element.text_content()))
+            continue
+        element.tag = "code"
         if len(element):
             _only_text(element, element.text_content())
 
@@ -131,14 +133,17 @@ def _join_doctests(article: HtmlElement) -> None:
         pre = next(block.iter("pre"), None)
         if pre is None:
             continue
-        lines = pre.text_content().strip("\n").split("\n")
-        code = "\n".join(line for line in lines if not _DIRECTIVE.match(line))
+        code = _without_directives(pre.text_content().strip("\n"))
         before = block.getprevious()
         if before is not None and "doctest" in before.get("class", "") and not (before.tail or "").strip():
             pre = next(before.iter("pre"))
             code = f"{pre.text_content()}\n{code}"
             block.drop_tree()
         _only_text(pre, code.strip() + "\n")
+
+
+def _without_directives(code: str) -> str:
+    return "\n".join(line for line in code.split("\n") if not _DIRECTIVE.match(line))
 
 
 def _unwrap_indentation(article: HtmlElement) -> None:

@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
 from types import ModuleType
 
 from rank_bm25 import BM25Okapi
@@ -152,4 +151,5 @@ def _idf_by_frequency(scorer: BM25Okapi, entries: Sequence[Entry]) -> list[float
 
 
 def _packed(data: bytes) -> list[str]:
-    return wrap(b64encode(zlib.compress(data, 9)).decode(), LINE)
+    text = b64encode(zlib.compress(data, 9)).decode()
+    return [text[start : start + LINE] for start in range(0, len(text), LINE)]

@@ -15,6 +15,9 @@ TARGET_CHARS = 1200
 
 GUIDES = "guides"
 
+_BLOCK_PARSER = MarkdownIt("commonmark").enable("table").disable("inline")
+"""Finds blocks and their lines; what stands inside a line is of no interest here."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Block:
@@ -72,8 +75,7 @@ def _titles(section: Section, by_url: Mapping[str, Section]) -> tuple[str, ...]:
 
 def _blocks(text: str) -> Iterator[_Block]:
     """The blocks of a text in order; a list gives its items, everything else is one block."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    for token in tokens:
+    for token in _BLOCK_PARSER.parse(text):
         if token.map is None or token.nesting < 0:
             continue
         is_list = token.type in ("bullet_list_open", "ordered_list_open")
@@ -97,7 +99,7 @@ def _grouped(blocks: list[_Block], lines: list[str], heading: int) -> Iterator[t
 
 def _guide_sections(name: str, text: str) -> Iterator[Placed]:
     """A section a heading; its URL is the guide's file with the heading's fragment."""
-    tokens = MarkdownIt("commonmark").parse(text)
+    tokens = _BLOCK_PARSER.parse(text)
     headings = [
         (int(token.tag[1]), tokens[position + 1].content, token.map[0] + 1)
         for position, token in enumerate(tokens)

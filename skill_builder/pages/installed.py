@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import sphobjinv  # type: ignore[import-untyped]
+import sphobjinv
 
 from skill_builder.errors import TorchUnusable
 from skill_builder.records import DocumentedObject, Page, PageSource, Progress

@@ -95,7 +95,7 @@ def _read_inventory(
     """Version, documented objects in scope, and names of the pages in scope."""
     try:
         inventory = sphobjinv.Inventory(zlib=data)
-    except Exception as error:  # noqa: BLE001 - sphobjinv lets through whatever zlib, the decoder and attrs raise
+    except Exception as error:  # sphobjinv lets through whatever zlib, the decoder and attrs raise
         raise InventoryDamaged(
             f"{base}{folder}objects.inv", f"not a Sphinx inventory ({error})", "see whether the site is complete"
         ) from error

@@ -89,16 +89,8 @@ def check_budget(files: Mapping[str, bytes], budget: Budget) -> None:
     Raises:
         OverBudget: The first limit that is exceeded.
     """
-    shares = {
-        "docs": lambda path: path.startswith("references/docs-"),
-        "index": lambda path: path == "references/index.json",
-        "guides": lambda path: path.startswith("references/guide-"),
-        "scripts": lambda path: path.startswith("scripts/"),
-        "rest": lambda path: not path.startswith(("references/", "scripts/")),
-        "skill": lambda path: True,
-    }
-    for share, belongs in shares.items():
-        size = sum(len(data) for path, data in files.items() if belongs(path))
+    for share, prefixes in _SHARES.items():
+        size = sum(len(data) for path, data in files.items() if path.startswith(prefixes))
         limit = getattr(budget, share)
         if size > limit * KIB:
             raise OverBudget(
@@ -106,6 +98,17 @@ def check_budget(files: Mapping[str, bytes], budget: Budget) -> None:
                 f"{size / KIB:.0f} KiB, and the budget has {limit}",
                 "shorten what is in it",
             )
+
+
+# Share of the budget -> how the paths that count for it start.
+_SHARES: Mapping[str, tuple[str, ...]] = {
+    "docs": ("references/docs-",),
+    "index": ("references/index.json",),
+    "guides": ("references/guide-",),
+    "scripts": ("scripts/",),
+    "rest": ("SKILL.md", "assets/", "manifest.json"),
+    "skill": ("",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +123,12 @@ class Manifest:
     documentation: str
     """The documentation's version."""
     pages: Mapping[str, str]
-    """Official URL -> SHA-256 of the page as it was fetched or rendered."""
+    """Official URL -> the first 16 digits of the SHA-256 of the page as it was fetched or rendered."""
     counts: Mapping[str, int]
     coverage: Mapping[str, object]
     """How many documented objects have a section, of how many, and the names of those that have none."""
-    left_out: tuple[str, ...]
-    """URLs of the sections for which there was no room."""
+    left_out: Mapping[str, str]
+    """Official URL of a page -> "12 of 34": how many of its sections there was no room for."""
     rewritten: tuple[str, ...]
     """URLs of the sections in which the environment is written as Hermes' scanner lets it pass."""
     notes: tuple[str, ...]
