@@ -199,7 +199,7 @@ def fields_are_known(skill: Skill) -> Iterator[Finding]:
     """Top-level fields are those of one of the two targets."""
     for name in skill.fields:
         if name not in HERMES_FIELDS:
-            yield _field_error(skill, name, "fields", "unknown field", "move it under `metadata`")
+            yield _field_error(skill, name, "fields", f"unknown field {name!r}", "move it under `metadata`")
 
 
 def metadata_is_flat(skill: Skill) -> Iterator[Finding]:
@@ -316,12 +316,12 @@ def files_are_named(skill: Skill) -> Iterator[Finding]:
     """A file that SKILL.md does not name never arrives."""
     named = {piece.text for piece in _paths(skill.text, NAMED_PATH)}
     for name in sorted(skill.sizes.keys() - named - UNDELIVERED - {"SKILL.md"}):
-        if NAMED_PATH.match(f"`{name}"):
+        if NAMED_PATH.fullmatch(f"`{name}"):
             remedy = f"write `{name}` in SKILL.md, after a backtick, a quote or a space"
             yield _error(name, 0, "unnamed", "is not named in SKILL.md, so Hermes leaves it behind", remedy)
         else:
-            remedy = "move it to references/, scripts/ or assets/"
-            yield _error(name, 0, "unnamed", "Hermes installs nothing from this place", remedy)
+            remedy = "move it to references/, scripts/ or assets/, without spaces in its name"
+            yield _error(name, 0, "unnamed", "Hermes never installs a file of this path", remedy)
 
 
 def _paths(text: str, *patterns: re.Pattern[str]) -> Iterator[Piece]:
@@ -401,6 +401,8 @@ def _syntax_error(source: str) -> SyntaxError | None:
             ast.parse(source)
         except SyntaxError as error:
             return error
+        except (ValueError, RecursionError, MemoryError) as error:  # a null character, or nested too deep
+            return SyntaxError(str(error))
     return None
 
 

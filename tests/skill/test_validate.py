@@ -151,7 +151,7 @@ FRONTMATTER = [
     (
         "version: 0.1.0",
         "colour: red",
-        Finding("SKILL.md", 4, "fields", "error", "unknown field", "move it under `metadata`"),
+        Finding("SKILL.md", 4, "fields", "error", "unknown field 'colour'", "move it under `metadata`"),
     ),
     (
         "metadata:\n  hermes:\n    tags:\n    - FSDP\n",
@@ -370,18 +370,17 @@ def test_every_file_must_be_named_as_the_client_wants_it(skill, mention):
     ]
 
 
-@pytest.mark.parametrize("path", ["NOTICE", "data/terms.json"])
+@pytest.mark.parametrize("path", ["NOTICE", "data/terms.json", "assets/two words.json"])
 def test_a_file_elsewhere_never_arrives(skill, path):
     write(skill / path, "{}")
-    name_in_skill_md(skill, path)
     assert validate(skill) == [
         Finding(
             path,
             0,
             "unnamed",
             "error",
-            "Hermes installs nothing from this place",
-            "move it to references/, scripts/ or assets/",
+            "Hermes never installs a file of this path",
+            "move it to references/, scripts/ or assets/, without spaces in its name",
         )
     ]
 
@@ -491,6 +490,11 @@ def test_scripts_must_parse(skill):
             "correct the code",
         )
     ]
+
+
+def test_code_nested_too_deep_for_the_parser_is_found(skill):
+    write(skill / "scripts/search_docs.py", "(" * 100_000 + ")" * 100_000)
+    assert [(f.file, f.rule) for f in validate(skill)] == [("scripts/search_docs.py", "python")]
 
 
 def test_what_is_no_python_is_not_parsed(skill):
