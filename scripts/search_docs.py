@@ -389,9 +389,12 @@ class Index:
         return " > ".join(reversed(titles))
 
 
+_LETTERS = str.maketrans("!#,;^", "IiOo/")
+
+
 def unpack(lines: list[str]) -> bytes:
-    """Bytes from the lines of base64 in which ``index.json`` keeps them compressed."""
-    return zlib.decompress(a2b_base64("".join(lines)))
+    """Bytes from the lines of base64 in which ``index.json`` keeps them compressed, some letters changed."""
+    return zlib.decompress(a2b_base64("".join(lines).translate(_LETTERS)))
 
 
 def read_postings(data: bytes, start: int, end: int) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ _LANGUAGES = {
 }
 _SHELL_START = re.compile(r"(\$ |#!|torchrun\b|python3? |pip |export |srun\b|[A-Z_]+=\S+ \S)")
 _LISTED_FIELDS = ("Parameters", "Keyword Arguments", "Variables", "Raises", "Returns", "Return type", "Yields")
-_LINE_MARKER = re.compile(r"([-+*>#=|~]|\d{1,9}[.)])")
+_LINE_MARKER = re.compile(r"([-+*]|\d{1,9}[.)]|#{1,6})(\s|$)|>|(=+|-+)\s*$|\||~~~")
 _OPENS_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _IMAGE_NAME = re.compile(r"\.(png|jpe?g|gif|svg|webp)$", re.IGNORECASE)
 _MARKDOWN_LINK = re.compile(r"\]\(")
@@ -204,7 +204,7 @@ def _without_line_markers(text: str) -> str:
         else:
             kept.append(line)
     text = "\n".join(kept)
-    return f"\\{text}" if text[0] in "-+>#=|~" else text
+    return f"\\{text}" if _LINE_MARKER.match(text) and not text[0].isdigit() else text
 
 
 def _block(text: str) -> str:

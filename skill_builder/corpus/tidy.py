@@ -161,8 +161,9 @@ def _type_parameters(article: HtmlElement) -> None:
         is_type = field.text_content().strip(" :\n") in _TYPE_FIELDS
         for entry in body.xpath("./p | ./ul/li/p"):
             if is_type:
+                code = _code(_squeezed(entry.text_content()))
                 _only_text(entry, "")
-                entry.append(_code(_squeezed(entry_text) if (entry_text := entry.text_content()) else ""))
+                entry.append(code)
             else:
                 _type_parameter(entry)
 
