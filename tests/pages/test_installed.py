@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -292,16 +291,24 @@ def test_failing_sphinx_is_one_line(fake_torch):
         installed_pages(small_scope("barrier"), progress=silent)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads command lines from /proc")
 def test_an_interrupt_leaves_no_process_and_no_folder(own_temporary_folder):
+    running = []
+
+    def command_lines():
+        lines = [file.read_bytes().decode() for file in Path("/proc").glob("[0-9]*/cmdline")]
+        return [line for line in lines if str(own_temporary_folder) in line]
+
     def interrupt(_stage, done, _total):
         if done == 2:
+            running.extend(command_lines())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         installed_pages(load_scope(), progress=interrupt)
+    assert running
+    assert command_lines() == []
     assert list(own_temporary_folder.iterdir()) == []
-    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert f"skill_builder.pages.rendering {own_temporary_folder}" not in listing
 
 
 def test_pages_are_rendered_whatever_the_working_directory_holds(tmp_path, monkeypatch):
@@ -315,6 +322,7 @@ def test_pages_are_rendered_whatever_the_working_directory_holds(tmp_path, monke
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("{}", "no page is named here"),
         ("page: {}", "key 'title' is missing"),
         ("page: {title: A, colour: red}", "unknown key 'colour'"),
         ("page: {title: A, objects: {torch: save}}", "a list of objects is expected here"),
