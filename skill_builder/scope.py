@@ -197,7 +197,7 @@ def load_scope(path: Path = SCOPE_FILE) -> Scope:
         tutorials=reader.strings(top["tutorials"]),
         leave_out=reader.strings(top["leave_out"]),
         categories=tuple(reader.category(name, node) for name, node in reader.mapping(top["categories"]).items()),
-        installed=tuple(reader.stub_page(name, node) for name, node in reader.mapping(top["installed"]).items()),
+        installed=reader.stub_pages(top["installed"]),
         budget=Budget(
             **{key: reader.number(node) for key, node in reader.mapping(top["budget"], required=_names(Budget)).items()}
         ),
@@ -262,6 +262,12 @@ class _Reader:
             about=self.string(keys["about"]),
             **{key: self.strings(keys[key]) for key in ("sections", "objects", "pages") if key in keys},
         )
+
+    def stub_pages(self, node: yaml.Node) -> tuple[StubPage, ...]:
+        pages = tuple(self.stub_page(name, page) for name, page in self.mapping(node).items())
+        if not pages:
+            raise self.error(node, "no page is named here", "name at least one")
+        return pages
 
     def stub_page(self, name: str, node: yaml.Node) -> StubPage:
         keys = self.mapping(node, required=("title",), optional=("modules", "objects", "sections"))

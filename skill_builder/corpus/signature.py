@@ -33,6 +33,11 @@ def signature(term: HtmlElement, kind: str) -> str:
     return stub if parses_as_python(stub) else _text(term)
 
 
+def qualified_name(term: HtmlElement) -> str:
+    """The object's name with the module or class before it."""
+    return "".join(_parts(term, "sig-prename") + _parts(term, "descname"))
+
+
 def parses_as_python(code: str) -> bool:
     """Whether Python's own parser takes the text."""
     try:

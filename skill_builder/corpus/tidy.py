@@ -11,7 +11,7 @@ import re
 from lxml import etree, html
 from lxml.html import HtmlElement
 
-from skill_builder.corpus.signature import signature
+from skill_builder.corpus.signature import qualified_name, signature
 
 MAX_DEPTH = 200
 """Elements nested deeper than this are no documentation (the deepest official page has about 40)."""
@@ -100,20 +100,34 @@ def _keep_code_links(article: HtmlElement) -> None:
 def _write_signatures(article: HtmlElement) -> None:
     for term in article.xpath(_with_class("sig", tag="dt")):
         kind = next((name for name in term.getparent().get("class", "").split() if name != "py"), "")
-        _only_text(term, signature(term, kind))
+        # Without an anchor the object has no section of its own, whose title would say its full name.
+        name = "" if term.get("id") else f"# {qualified_name(term)}\n"
+        _only_text(term, name + signature(term, kind))
+
+
+def _mark_terms(article: HtmlElement) -> None:
+    """A term's type is set off from it, and a footnote's number is no link back to where it is used."""
+    for element in article.xpath(_with_class("classifier")):
+        element.text = f": {element.text or ''}"
+    for element in article.xpath(".//a[@role='doc-backlink']"):
+        element.drop_tag()
 
 
 def _typeset_formulas(article: HtmlElement) -> None:
     """Formulas become ``<code class="math">`` or ``<pre class="math">``, whether MathJax or KaTeX draws them."""
     for element in article.xpath(_with_class("math")):
         tex = element.xpath(".//annotation[@encoding='application/x-tex']")
+        numbers = element.xpath(_with_class("eqno"))
+        number = "".join(f" {found.text_content()}" for found in numbers)
+        for found in numbers:
+            found.drop_tree()
         text = (tex[0] if tex else element).text_content().strip()
         for left, right in _TEX_DELIMITERS:
             if text.startswith(left) and text.endswith(right):
                 text = text[len(left) : -len(right)].strip()
         element.tag = "pre" if element.tag == "div" else "code"
         element.set("class", "math")
-        _only_text(element, text)
+        _only_text(element, text + number)
 
 
 def _flatten_code(article: HtmlElement) -> None:
@@ -249,6 +263,7 @@ _STEPS = (
     _keep_code_links,
     _drop_noise,
     _write_signatures,
+    _mark_terms,
     _typeset_formulas,
     _join_doctests,
     _type_parameters,

@@ -72,7 +72,7 @@ def _render(scope: Scope, folder: Path, progress: Progress) -> dict[str, Any]:
         except _Silent:
             raise TorchUnusable(
                 "torch",
-                f"its documentation could not be rendered ({_last_line(chatter, child.wait())})",
+                f"its documentation could not be rendered ({_last_words(chatter, child.wait())})",
                 "check that `python -c 'import torch'` works, or build with `--source site`",
             ) from None
         finally:
@@ -117,9 +117,11 @@ def _child_environment() -> dict[str, str]:
     }
 
 
-def _last_line(chatter: Path, status: int) -> str:
+def _last_words(chatter: Path, status: int) -> str:
+    """How a process ended, and the last line that it printed."""
     lines = chatter.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), f"exit status {status}")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+    return f"exit status {status}: {last}"
 
 
 def _documented_objects(scope: Scope, site: Path) -> tuple[DocumentedObject, ...]:

@@ -259,15 +259,38 @@ class Links:
         found: Any = find(info["module"], info["fullname"]) if domain == "py" else None
         if isinstance(found, property):
             found = found.fget
-        try:
-            # Sphinx has parsed these files already; `inspect.getsourcelines` parses one anew for each class.
-            source = ModuleAnalyzer.for_module(found.__module__)
-            source.analyze()
-            file = Path(source.srcname).relative_to(self.root)
-            _, line, _ = source.tags[found.__qualname__]
-        except (AttributeError, KeyError, ValueError, PycodeError):
+        found = inspect.unwrap(found)
+        place = class_place(found) if inspect.isclass(found) else function_place(found)
+        if place is None or not place[0].is_relative_to(self.root):
             return None
-        return f"{self.address}{file.as_posix()}#L{line}"
+        file, line = place
+        return f"{self.address}{file.relative_to(self.root).as_posix()}#L{line}"
+
+
+def function_place(found: object) -> tuple[Path, int] | None:
+    """The file and the first line of a function or method; None of what has no Python code."""
+    code = getattr(found, "__code__", None)
+    return (Path(code.co_filename), code.co_firstlineno) if code else None
+
+
+def class_place(found: type) -> tuple[Path, int] | None:
+    """The file and the first line of a class; None where no source defines it.
+
+    torch sets ``__module__`` of many classes to the package that users import them from: their source is in
+    that module or in one below it. Sphinx keeps what it has parsed; ``inspect`` parses a file for each class.
+    """
+    outermost = found.__qualname__.partition(".")[0]
+    for name, module in sorted(sys.modules.items()):
+        below = f"{name}.".startswith(f"{found.__module__}.")
+        if below and outermost in getattr(module, "__dict__", {}):
+            try:
+                source = ModuleAnalyzer.for_module(name)
+                source.analyze()
+            except PycodeError:
+                continue
+            if found.__qualname__ in source.tags:
+                return Path(source.srcname), source.tags[found.__qualname__][1]
+    return None
 
 
 if __name__ == "__main__":

@@ -130,6 +130,15 @@ def words_of_article(html):
     for example in article.find_all("pre"):
         lines = example.get_text().split("\n")
         example.string = "\n".join(line for line in lines if not re.match(r"(>>>|\.\.\.) # *x?doc(test)?:", line))
+    for image in article.find_all("img"):
+        image.replace_with(
+            "" if image.get("alt", "").endswith((".png", ".jpg", ".svg")) else f" {image.get('alt', '')} "
+        )
+    for element in article.find_all(["br", "dt", "dd"]):
+        element.append(" ")
+    for numbered in article.find_all("ol"):
+        for number, item in enumerate(numbered.find_all("li", recursive=False), int(numbered.get("start", 1))):
+            item.insert(0, f" {number} ")
     return words(article.get_text())
 
 
@@ -142,9 +151,8 @@ def words_of_sections(sections):
             text = re.sub(r"\A(`{3,})\w+\n.*?\n\1", "", text, flags=re.DOTALL)
         else:
             total += words(section.title)
+        text = re.sub(r"^(`{3,})python\n# [\w.]+\n(class|def) .*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
         text = re.sub(r"\]\(https?://[^)\s]*\)", "]", text)
         text = re.sub(r"^([> ]*)`{3,}\w+$", r"\1", text, flags=re.MULTILINE)
-        text = re.sub(r"^([> ]*)\d+\. ", r"\1", text, flags=re.MULTILINE)
-        text = re.sub(r"^([> ]*- )+(\d+\. )?", "", text, flags=re.MULTILINE)
         total += words(text)
     return total
