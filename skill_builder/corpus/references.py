@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from skill_builder.errors import OverBudget
+from skill_builder.fragments import Fragments
 from skill_builder.records import Section
 from skill_builder.scope import Category, Scope, page_name
 
@@ -25,7 +26,6 @@ _OLD_HOST = re.compile(r"^https?://pytorch\.org/docs/(stable|main|master)/")
 _ENVIRON = re.compile(r"\bos\.environ\b(?!\.get\()")
 _IMPORT_OS = re.compile(r"^(\W*)import os\s*$", re.MULTILINE)
 _PAGE_TITLE = re.compile(r"^#+ \[(.*)\]\(.*$")
-_NOT_IN_SLUG = re.compile(r"[^\w\- ]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,6 @@ def write_references(sections: Iterable[Section], scope: Scope, version: str) ->
     return replace(references, left_out=tuple(left_out))
 
 
-def slug(title: str) -> str:
-    """The fragment that Markdown readers make of a heading, before numbering.
-
-    >>> slug("torch.distributed.fsdp.fully_shard")
-    'torchdistributedfsdpfully_shard'
-    """
-    return _NOT_IN_SLUG.sub("", title.strip().lower()).replace(" ", "-")
-
-
 def _size(texts: Iterable[str]) -> int:
     return sum(len(text.encode()) for text in texts)
 
@@ -124,32 +115,30 @@ def _render(sections: list[Section], scope: Scope, version: str) -> References:
     files: dict[str, str] = {}
     placed: list[Placed] = []
     rewritten: list[str] = []
-    slugs = _Slugs(sections, scope)
+    places = _Places(sections, scope)
     for category in scope.categories:
         own = [section for section in sections if section.category == category.name]
         if not own:
             continue
-        text, places, changed = _file(category, own, slugs, version)
+        text, found, changed = _file(category, own, places, version)
         files[category.file] = text
-        placed += places
+        placed += found
         rewritten += changed
     return References(files, tuple(placed), (), tuple(rewritten))
 
 
-class _Slugs:
+class _Places:
     """Where each section is to be found: official URL -> ``(file, fragment)``."""
 
     def __init__(self, sections: list[Section], scope: Scope) -> None:
         files = {category.name: category.file for category in scope.categories}
         self.titles: dict[str, str] = {}
         self.places: dict[str, tuple[str, str]] = {}
-        taken: dict[tuple[str, str], int] = {}
         for section in sections:
             self.titles.setdefault(section.page, section.title)
+        fragments = {file: Fragments() for file in files.values()}
         for file, title, urls in self._headings(sections, files):
-            count = taken.get((file, slug(title)), 0)
-            taken[file, slug(title)] = count + 1
-            fragment = f"{slug(title)}-{count}" if count else slug(title)
+            fragment = fragments[file].add(title)
             for url in urls:
                 self.places.setdefault(url, (file, fragment))
 
@@ -174,9 +163,9 @@ class _Slugs:
 
 
 def _file(
-    category: Category, sections: list[Section], slugs: _Slugs, version: str
+    category: Category, sections: list[Section], places: _Places, version: str
 ) -> tuple[str, list[Placed], list[str]]:
-    links = _Links(category.file, slugs)
+    links = _Links(category.file, places)
     rewritten: list[str] = []
     blocks: list[tuple[Section | None, list[str]]] = []
     page = ""
@@ -184,7 +173,7 @@ def _file(
         if section.page != page:
             page = section.page
             if section.depth:
-                blocks.append((None, [f"## [{slugs.titles[page]}]({page})", ""]))
+                blocks.append((None, [f"## [{places.titles[page]}]({page})", ""]))
         markdown, changed = _without_environ(section.markdown)
         if changed:
             rewritten.append(section.url)
@@ -266,14 +255,14 @@ def official_anchor(title: str) -> str:
 class _Links:
     """Turns links to sections of the skill into reference links, and remembers their definitions."""
 
-    def __init__(self, file: str, slugs: _Slugs) -> None:
+    def __init__(self, file: str, places: _Places) -> None:
         self._file = file
-        self._slugs = slugs
+        self._places = places
         self._targets: dict[str, tuple[str, str]] = {}
 
     def shorten(self, markdown: str, section: Section) -> str:
         """The text with links to the skill's own sections made reference links, outside code blocks."""
-        own = self._slugs.place(section.url)
+        own = self._places.place(section.url)
         lines = []
         for line, is_code in _code_lines(markdown):
             lines.append(line if is_code else _LINK.sub(lambda match: self._link(match, own), line))
@@ -281,7 +270,7 @@ class _Links:
 
     def _link(self, match: re.Match[str], own: tuple[str, str] | None) -> str:
         label, url = match.groups()
-        place = self._slugs.place(url)
+        place = self._places.place(url)
         if place is None:
             return match.group()
         if place == own:

@@ -4,11 +4,12 @@ Format 1, a JSON object:
 
 - ``format``, ``about``, ``documentation`` (the version that the references are from);
 - ``k1``, ``b``, ``mean``: rank-bm25's parameters and the mean length of a passage in terms;
-- ``catalog``: base64 lines, their letters changed by ``SAFE_LETTERS``, of zlib-compressed JSON: ``files``, ``categories``, ``kinds``; a column for each
-  property of the sections (``titles``, ``urls``, ``kind``, ``category``, ``parents``) and of the passages (``section``,
-  ``file``, ``lines``, ``lengths``); the ``terms``, sorted and joined by spaces, with the ``sizes`` of their postings in
-  bytes; and ``idf``, rank-bm25's weight of a term that occurs in so many passages;
-- ``postings``: likewise of zlib-compressed bytes, term after term, read by ``read_postings``.
+- ``catalog``: lines of base64, some letters changed (``SAFE_LETTERS``), of zlib-compressed JSON: ``files``,
+  ``categories``, ``kinds``; a column for each property of the sections (``titles``, ``urls``, ``kind``, ``category``,
+  ``parents``) and of the passages (``section``, ``file``, ``lines``, ``lengths``); the ``terms``, sorted and joined by
+  spaces, with the ``sizes`` of their postings in bytes; and ``idf``, rank-bm25's weight of a term that occurs in so
+  many passages;
+- ``postings``: likewise of zlib-compressed bytes, term after term, read by ``read_postings`` there.
 
 rank-bm25 (Okapi) weighs the terms; what is stored are its numbers, so that ``idf * (k1 + 1) * count / (count + norm)``,
 added up over the words of a query, is its score. The tokenizer is the one in ``search_docs.py``, loaded from that file.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
 
-from skill_builder.corpus.references import Placed, slug
+from skill_builder.corpus.references import Placed
+from skill_builder.fragments import Fragments
 from skill_builder.records import Passage, Section
 
 TARGET_CHARS = 1200
@@ -107,12 +108,10 @@ def _guide_sections(name: str, text: str) -> Iterator[Placed]:
     ]
     end = text.count("\n") + 1
     open_sections: list[tuple[int, str]] = []
-    taken: dict[str, int] = {}
+    fragments = Fragments()
     for position, (level, title, line) in enumerate(headings):
         last = headings[position + 1][2] - 1 if position + 1 < len(headings) else end
-        count = taken.get(slug(title), 0)
-        taken[slug(title)] = count + 1
-        url = f"references/{name}#{slug(title)}" + (f"-{count}" if count else "")
+        url = f"references/{name}#{fragments.add(title)}"
         while open_sections and open_sections[-1][0] >= level:
             open_sections.pop()
         parent = open_sections[-1][1] if open_sections else ""

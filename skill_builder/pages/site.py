@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -95,6 +96,7 @@ def _read_inventory(
     """Version, documented objects in scope, and names of the pages in scope."""
     try:
         inventory = sphobjinv.Inventory(zlib=data)
+        _check_complete(data)
     except Exception as error:  # sphobjinv lets through whatever zlib, the decoder and attrs raise
         raise InventoryDamaged(
             f"{base}{folder}objects.inv", f"not a Sphinx inventory ({error})", "see whether the site is complete"
@@ -112,6 +114,14 @@ def _read_inventory(
             f"{base}{folder}objects.inv", "it lists no page that is in scope", f"compare it with {scope.path}"
         )
     return inventory.version, tuple(sorted(objects, key=lambda item: (item.url, item.name))), names
+
+
+def _check_complete(data: bytes) -> None:
+    """Refuse an inventory that breaks off, of which sphobjinv reads what there is."""
+    stream = zlib.decompressobj()
+    stream.decompress(data.split(b"\n", 4)[4])
+    if not stream.eof:
+        raise ValueError("it breaks off")
 
 
 def _stream(

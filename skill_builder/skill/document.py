@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from skill_builder.fragments import Fragments
 
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable("text_join")  # tells `\\[` from `[`
 _TEXT = ("text", "text_special", "code_inline")
@@ -71,15 +72,6 @@ def read_document(text: str) -> Document:
     )
 
 
-def slug(heading: str) -> str:
-    """The fragment that GitHub gives to a heading.
-
-    >>> slug("`fully_shard`: what it does, and when")
-    'fully_shard-what-it-does-and-when'
-    """
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
 def _without_frontmatter(text: str) -> str:
     if not text.startswith("---\n"):
         return text
@@ -124,13 +116,10 @@ def _lines(pieces: list[tuple[int, Token]], *, with_code: bool) -> Iterator[Piec
 
 
 def _slugs(tokens: list[Token]) -> Iterator[str]:
-    """Headings' slugs; from the second on, equal ones are numbered."""
-    seen: Counter[str] = Counter()
+    fragments = Fragments()
     for opening, inline in pairwise(tokens):
         if opening.type == "heading_open":
-            base = slug("".join(c.content for c in inline.children or () if c.type in _TEXT))
-            yield f"{base}-{seen[base]}" if seen[base] else base
-            seen[base] += 1
+            yield fragments.add("".join(c.content for c in inline.children or () if c.type in _TEXT))
 
 
 def _code_blocks(tokens: list[Token]) -> Iterator[CodeBlock]:

@@ -7,8 +7,6 @@ are the client's own carry its name and were read from hermes-agent 0.19.0.
 from __future__ import annotations
 
 import ast
-import doctest
-import json
 import posixpath
 import re
 import textwrap
@@ -22,10 +20,14 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from skill_builder.errors import NotASkill, SkillError
+from skill_builder.index.build import load_search
 from skill_builder.scope import load_scope
+from skill_builder.skill.assemble import sources
 from skill_builder.skill.client import find_client, scan
 from skill_builder.skill.document import CodeBlock, Document, Piece, read_document
 from skill_builder.skill.frontmatter import AGENT_SKILLS_FIELDS, HERMES_FIELDS, compose, split
+
+INDEX = "references/index.json"
 
 Severity = Literal["error", "warning"]
 
@@ -57,6 +59,7 @@ INSTALLED_PATH = re.compile(r"\$\{HERMES_SKILL_DIR\}/([^\s)`\"'<>]+)")
 UNDELIVERED = frozenset(("LICENSE", "manifest.json"))
 """Top-level files that may be there though installing from a URL never brings any but SKILL.md."""
 
+_PROMPT = re.compile(r"\s*(?:>>>|\.\.\.) ?(.*)")
 PYTHON_LANGUAGES = frozenset(("python", "python3", "py", "pycon"))
 LEFTOVERS = re.compile("¶|\uf0c1|🔗|\\[source\\]|\\bCreated On\\b|\\bLast Updated On\\b")
 """What Sphinx and its themes put around text: permalinks, source links, dates."""
@@ -382,16 +385,9 @@ def python_parses(skill: Skill) -> Iterator[Finding]:
 
 
 def _syntax_errors(block: CodeBlock) -> Iterator[tuple[int, str]]:
-    try:
-        statements = _statements(block.code)
-    except ValueError as error:
-        yield block.line, f"does not parse as Python ({error})"
-        return
-    for first, source in statements:
-        wrong = _syntax_error(source)
-        if wrong:
-            yield block.line + first + (wrong.lineno or 1), f"does not parse as Python ({wrong.msg})"
-            return
+    wrong = _syntax_error(_source(block.code))
+    if wrong:
+        yield block.line + (wrong.lineno or 1), f"does not parse as Python ({wrong.msg})"
 
 
 def _syntax_error(source: str) -> SyntaxError | None:
@@ -406,15 +402,12 @@ def _syntax_error(source: str) -> SyntaxError | None:
     return None
 
 
-def _statements(code: str) -> list[tuple[int, str]]:
-    """Python sources, each with how many lines stand before it: the examples of a session, or all in one.
-
-    Raises:
-        ValueError: The prompts of a session are not as doctest wants them.
-    """
-    if re.search(r"^\s*>>>", code, re.MULTILINE):
-        return [(example.lineno, example.source) for example in doctest.DocTestParser().get_examples(code)]
-    return [(0, textwrap.dedent(code))]
+def _source(code: str) -> str:
+    """The Python of a block, its lines where they were: of a session, what stands after the prompts."""
+    if not re.search(r"^\s*>>>", code, re.MULTILINE):
+        return textwrap.dedent(code)
+    lines = (_PROMPT.match(line) for line in code.split("\n"))
+    return "\n".join(match[1] if match else "" for match in lines)
 
 
 def nothing_is_left_over(skill: Skill) -> Iterator[Finding]:
@@ -464,15 +457,25 @@ def client_finds_it_safe(skill: Skill) -> Iterator[Finding]:
 
 
 def index_agrees(skill: Skill) -> Iterator[Finding]:
-    """The index is there and can be read."""
-    name = "references/index.json"
-    remedy = "build the skill anew"
+    """The index can be read, and every passage in it stands where the index says, under its section's heading."""
+    search = load_search(sources() / "scripts")
     try:
-        json.loads(skill.texts[name])
-    except KeyError:
-        yield _error(name, 0, "index", "is missing", remedy)
-    except json.JSONDecodeError as error:
-        yield _error(name, error.lineno, "index", f"is not JSON ({error.msg})", remedy)
+        index = search.Index(str(skill.folder))
+    except search.BrokenSkill as error:
+        yield _error(INDEX, 0, "index", str(error), "build the skill anew")
+        return
+    titled: set[int] = set()
+    for passage, (first, last) in enumerate(index.lines):
+        name, section = f"references/{index.files[index.file[passage]]}", index.section[passage]
+        if not first:
+            continue
+        lines = skill.texts.get(name, "").split("\n")
+        if last > len(lines):
+            yield _error(INDEX, 0, "index", f"{name} has no line {last}", "build the skill anew")
+        elif section not in titled and index.titles[section] not in lines[first - 1].replace("`", ""):
+            problem = f"{name}:{first} is not the heading {index.titles[section]!r}"
+            yield _error(INDEX, 0, "index", problem, "build the skill anew")
+        titled.add(section)
 
 
 RULES: tuple[Rule, ...] = (

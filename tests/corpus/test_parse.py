@@ -134,7 +134,8 @@ def words_of_article(html):
         image.replace_with(
             "" if image.get("alt", "").endswith((".png", ".jpg", ".svg")) else f" {image.get('alt', '')} "
         )
-    for element in article.find_all(["br", "dt", "dd"]):
+    for element in article.find_all(["br", "dt", "dd"]) + article.select(".classifier"):
+        element.insert(0, " ")
         element.append(" ")
     for numbered in article.find_all("ol"):
         for number, item in enumerate(numbered.find_all("li", recursive=False), int(numbered.get("start", 1))):

@@ -149,5 +149,5 @@ def test_too_much_that_may_not_be_left_out_is_an_error():
 
 
 def test_a_file_that_is_too_large_is_an_error():
-    with pytest.raises(OverBudget, match="references/docs-fsdp2.md: 4 KiB, and a file may have 3"):
+    with pytest.raises(OverBudget, match=r"references/docs-fsdp2\.md: 4 KiB, and a file may have 3"):
         write_references([replace(FSDP2, markdown="x" * 4000)], small(file=3), "2.13")
