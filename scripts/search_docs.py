@@ -286,6 +286,9 @@ def tokenize(text: str) -> list[str]:
     for match in _WORD.finditer(text):
         word = match.group()
         lower = word.lower().strip("_.")
+        if word[0].isdigit():
+            terms.append(word)
+            continue
         if not _IDENTIFIER.search(word.strip("_.")):
             if lower not in STOP_WORDS and lower:
                 terms.append(stem(lower))

@@ -6,9 +6,11 @@ import hashlib
 import multiprocessing
 import os
 import signal
+import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -147,15 +149,37 @@ def parse_pages(pages: Iterable[Page], scope: Scope, progress: Progress) -> tupl
     """
     hashes: dict[str, str] = {}
     sections: list[Section] = []
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(_PARSERS, mp_context=context, initializer=_leave_interrupts_to_parent) as pool:
-        try:
-            for done, parsed in enumerate(_parsed(pages, scope, pool, hashes), 1):
-                sections += parsed
-                progress("parsing", done, 0)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with _parsers() as pool:
+        for done, parsed in enumerate(_parsed(pages, scope, pool, hashes), 1):
+            sections += parsed
+            progress("parsing", done, 0)
     return hashes, sections
+
+
+@contextmanager
+def _parsers() -> Iterator[ProcessPoolExecutor]:
+    """Processes that parse, all started, and deaf to Ctrl-C from their first moment: ending them is up to this one."""
+    pool = ProcessPoolExecutor(_PARSERS, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        with _ignoring_interrupts():
+            for _ in range(_PARSERS):
+                pool.submit(os.getpid)
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes that are started here inherit that an interrupt is ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _parsed(
@@ -170,10 +194,6 @@ def _parsed(
             yield ahead.popleft().result()
     while ahead:
         yield ahead.popleft().result()
-
-
-def _leave_interrupts_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def check_coverage(
@@ -209,10 +229,24 @@ def render_skill_md(skill_md: str, files: Mapping[str, str], scope: Scope, versi
 
 
 def index_all(
-    references: References, guides: Mapping[str, bytes], version: str, progress: Progress = lambda *_: None
+    references: References,
+    guides: Mapping[str, bytes],
+    version: str,
+    progress: Progress = lambda stage, done, total: None,
 ) -> str:
     """The text of ``index.json`` over the references, the guides, and the sections that are left out."""
     search = load_search(sources() / "scripts")
+    entries, sections = index_entries(references, guides, search.tokenize, progress)
+    return build_index(entries, sections, version, search.INDEX_FORMAT)
+
+
+def index_entries(
+    references: References,
+    guides: Mapping[str, bytes],
+    tokenize: Callable[[str], list[str]],
+    progress: Progress = lambda stage, done, total: None,
+) -> tuple[list[Entry], list[Section]]:
+    """What the index is built from: every passage with its terms, and every section."""
     sections = [placed.section for placed in references.placed] + list(references.left_out)
     passages: list[Passage] = []
     for path, data in guides.items():
@@ -223,7 +257,6 @@ def index_all(
     passages += left_out(references.left_out)
     entries: list[Entry] = []
     for done, passage in enumerate(passages, 1):
-        entries.append(index_entry(passage, search.tokenize))
-        if done % 100 == 0 or done == len(passages):
-            progress("indexing", done, len(passages))
-    return build_index(entries, sections, version, search.INDEX_FORMAT)
+        entries.append(index_entry(passage, tokenize))
+        progress("indexing", done, len(passages))
+    return entries, sections

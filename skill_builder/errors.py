@@ -36,6 +36,9 @@ class BuilderError(Exception):
         self.problem = problem
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[type[BuilderError], tuple[str, str, str]]:
+        return type(self), (self.where, self.problem, self.remedy)
+
 
 class ScopeError(BuilderError):
     """``scope.yaml`` says something that cannot be followed."""

@@ -1,15 +1,19 @@
 """What several tests use."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from skill_builder.build import BuildRequest, build_skill
+from skill_builder.build import BuildRequest, build_skill, index_entries
 from skill_builder.corpus.parse import parse_page
+from skill_builder.corpus.references import write_references
+from skill_builder.index.build import Entry, load_search
 from skill_builder.pages.site import site_pages as site_pages_of
 from skill_builder.records import Page, Section
 from skill_builder.scope import OFFICIAL_SITE, load_scope, page_name
+from skill_builder.skill.assemble import read_hand_written, sources
 from tests.documentation_site import render_site, serve
 
 DOCS_SITE = Path(__file__).parents[2] / "shared" / "docs-site"
@@ -85,3 +89,13 @@ def built_skill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     out = tmp_path_factory.mktemp("built") / "pytorch-fsdp"
     build_skill(BuildRequest(load_scope(), out, source="site", url=url))
     return out
+
+
+@pytest.fixture(scope="session")
+def indexed_entries(built_skill: Path, docs_site_sections_list: list[Section]) -> list[Entry]:
+    """What the index of the built skill was made from, made again."""
+    scope, search = load_scope(), load_search(sources() / "scripts")
+    manifest = json.loads((built_skill / "manifest.json").read_text("utf-8"))
+    references = write_references(docs_site_sections_list, scope, manifest["documentation"])
+    guides = read_hand_written(sources()).guides
+    return index_entries(references, guides, search.tokenize)[0]

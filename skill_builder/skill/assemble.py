@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -156,10 +155,11 @@ def check_destination(out: Path) -> None:
     parent = out.absolute().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=parent).cleanup()
     except OSError as error:
-        raise SkillError(parent, f"cannot be made ({error.strerror})", "name another folder with --out") from error
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise SkillError(parent, "is not writable", "name another folder with --out, or change its permissions")
+        raise SkillError(
+            parent, f"cannot be written ({error.strerror})", "name another folder with --out, or change its permissions"
+        ) from error
 
 
 def is_ours(folder: Path) -> bool:
