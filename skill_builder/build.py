@@ -97,7 +97,7 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
             "missing": missing,
         },
         left_out=count_left_out(references.left_out, sections),
-        rewritten=references.rewritten,
+        reworded=references.reworded,
         notes=tuple(source.notes),
     )
     files["manifest.json"] = manifest.to_json(files)
