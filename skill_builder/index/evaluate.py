@@ -1,8 +1,8 @@
 """How often a search gives the answer: labelled questions against a built skill.
 
-An agent reads what it is given first: a question counts as answered when all its facts are in the first 1,500 tokens of
-the results' texts (``fact@1500``). ``gold@5`` asks whether a labelled section is among the first five results, and MRR@10
-is the mean reciprocal rank of the first labelled one.
+An agent reads what it is given first: a question counts as answered when all its facts are in the first 1,500 tokens
+of the results' texts (``fact@1500``). ``gold@5`` asks whether a labelled section is among the first five results, and
+MRR@10 is the mean reciprocal rank of the first labelled one.
 """
 
 from __future__ import annotations
@@ -76,17 +76,24 @@ def load_questions(path: Path) -> list[Question]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise QuestionsUnusable(path, f"cannot be read ({error.strerror})", "name a file of questions") from error
-    questions = []
-    for number, line in enumerate(lines, 1):
-        try:
-            fields = json.loads(line)
-            texts = (fields[name] for name in ("id", "question", "style", "topic"))
-            questions.append(Question(*texts, gold=tuple(fields["gold"]), facts=tuple(fields["facts"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise QuestionsUnusable(
-                f"{path}:{number}", f"no question ({error!r})", "write id, question, style, topic, gold and facts"
-            ) from error
-    return questions
+    return [_question(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _question(line: str, where: str) -> Question:
+    try:
+        fields = json.loads(line)
+        return Question(
+            fields["id"],
+            fields["question"],
+            fields["style"],
+            fields["topic"],
+            tuple(fields["gold"]),
+            tuple(fields["facts"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise QuestionsUnusable(
+            where, f"no question ({error!r})", "write id, question, style, topic, gold and facts"
+        ) from error
 
 
 def skill_engine(skill: Path) -> Engine:

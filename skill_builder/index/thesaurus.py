@@ -52,5 +52,7 @@ def load_thesaurus(path: Path = THESAURUS_FILE) -> Thesaurus:
     for key in ("sections", "terms"):
         texts = data.get(key) if isinstance(data, dict) else None
         if not isinstance(texts, dict) or not all(isinstance(text, str) for pair in texts.items() for text in pair):
-            raise ScopeError(path, f"{key!r} does not map texts to texts", "write `key: words` lines, in quotes if need be")
+            raise ScopeError(
+                path, f"{key!r} does not map texts to texts", "write `key: words` lines, in quotes if need be"
+            )
     return Thesaurus(data["sections"], data["terms"])
