@@ -1,39 +1,38 @@
 #!/usr/bin/env python3
 """Search this skill's guides and the official PyTorch documentation in it.
 
-    search_docs.py [--budget TOKENS] [--limit N] [--category C] [--json] -- QUERY
+usage: search_docs.py [--budget TOKENS] [--limit N] [--category C] [--json] -- QUERY
 
-QUERY is a question in your own words, an error message, a whole traceback, or the name of an object. ``-`` reads it
-from standard input. The best passages come first, as many as fit the budget, each with its file and its official URL.
+QUERY is a question in your own words, an error message, a whole log, or the name of an object; - reads it from
+standard input. The best passages come first, each with its file and its official URL.
+
+  --budget TOKENS  tokens to print at most, counted as 4 characters each (default 1500)
+  --limit N        results to print at most (default 12)
+  --category C     only this category, such as fsdp2, checkpoint or guides
+  --json           print JSON
+  -h, --help       print this
+
 Exit status: 0 found, 1 nothing found, 2 wrong usage or a broken skill. Needs Python 3.8 and nothing else.
 """
 
+# A search is a new process each time, and importing re, json and argparse costs more than all of its work. So the
+# usual path does without them.
 from __future__ import annotations
 
-import argparse
-import json
+import gc
 import os
-import re
 import sys
 import zlib
 from binascii import a2b_base64
-from functools import lru_cache
 
 CHARS_PER_TOKEN = 4
 DEFAULT_BUDGET = 1500
 DEFAULT_LIMIT = 12
-SECTIONS = 5
-"""Sections that are shown before more is shown of one."""
-MAX_MISSES = 8
-"""Passages too long for what is left of the budget, after which no shorter one is looked for."""
-MAX_NAMED = 3
-"""Objects that gain from a name that several share."""
 MAX_QUERY = 20_000
 """Characters; of a longer query the start and the end count, where a log names its command and its error."""
-INDEX_FORMAT = 2
 SKILL = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
-# How a passage is ranked; chosen on this project's own questions (tests/questions.jsonl).
+# How passages are ranked and shown; chosen on this project's own questions (tests/questions.jsonl).
 SECTION = 1.0
 """Weight of the score of the whole section that a passage is in."""
 HINT = 1.0
@@ -48,232 +47,31 @@ NAMED = 0.3
 """What an object that a query names gains, as a share of the best score, if its name is rare."""
 ASKED = 2.0
 """The same, where the name is the whole query."""
+MAX_NAMED = 3
+"""Objects that gain from a name that several share."""
+SECTIONS = 5
+"""Sections that are shown before more is shown of one."""
 WINDOWS = (300, 250, 200)
-"""Tokens that the best section may have at first, the second, ...; what is left of the budget follows."""
+"""Tokens that the best section may have at first, the second, and those after it."""
 WORTH = 0.4
 """A neighbour is shown with a passage if it has this share of its score."""
+MAX_MISSES = 8
+"""Passages too long for what is left of the budget, after which no shorter one is looked for."""
 
 # --- words -----------------------------------------------------------------------------------------------------
 
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*|[0-9]+(?:\.[0-9]+)*")
-_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_PLAIN_WORD = re.compile(r"[\w.+=-]*\w")
-_NAME = re.compile(r"[`'\"]?([A-Za-z_][\w.]*)(?:\(\))?[`'\"]?")
-_IDENTIFIER = re.compile(r"[._]|[a-z][A-Z]|[A-Z]{2}[a-z]")
-
 STOP_WORDS = frozenset(
-    [
-        "a",
-        "about",
-        "after",
-        "again",
-        "all",
-        "also",
-        "although",
-        "am",
-        "an",
-        "and",
-        "any",
-        "anyone",
-        "are",
-        "as",
-        "at",
-        "be",
-        "because",
-        "been",
-        "before",
-        "being",
-        "both",
-        "but",
-        "by",
-        "can",
-        "cannot",
-        "could",
-        "d",
-        "did",
-        "do",
-        "does",
-        "doesn",
-        "doing",
-        "don",
-        "done",
-        "down",
-        "each",
-        "either",
-        "else",
-        "ever",
-        "few",
-        "for",
-        "from",
-        "further",
-        "get",
-        "gets",
-        "getting",
-        "give",
-        "gives",
-        "given",
-        "go",
-        "goes",
-        "going",
-        "got",
-        "had",
-        "has",
-        "have",
-        "having",
-        "he",
-        "help",
-        "her",
-        "here",
-        "his",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "isn",
-        "it",
-        "its",
-        "itself",
-        "just",
-        "know",
-        "let",
-        "like",
-        "ll",
-        "look",
-        "looks",
-        "make",
-        "makes",
-        "many",
-        "may",
-        "me",
-        "mean",
-        "might",
-        "more",
-        "most",
-        "much",
-        "must",
-        "my",
-        "need",
-        "needs",
-        "no",
-        "nor",
-        "not",
-        "now",
-        "of",
-        "off",
-        "ok",
-        "on",
-        "once",
-        "one",
-        "only",
-        "or",
-        "other",
-        "our",
-        "ours",
-        "out",
-        "over",
-        "own",
-        "please",
-        "put",
-        "re",
-        "really",
-        "s",
-        "same",
-        "say",
-        "says",
-        "see",
-        "seem",
-        "seems",
-        "she",
-        "should",
-        "so",
-        "some",
-        "something",
-        "still",
-        "such",
-        "sure",
-        "t",
-        "take",
-        "than",
-        "thank",
-        "thanks",
-        "that",
-        "the",
-        "their",
-        "theirs",
-        "them",
-        "then",
-        "there",
-        "these",
-        "they",
-        "thing",
-        "things",
-        "this",
-        "those",
-        "through",
-        "to",
-        "too",
-        "try",
-        "trying",
-        "under",
-        "until",
-        "up",
-        "us",
-        "use",
-        "used",
-        "uses",
-        "using",
-        "ve",
-        "very",
-        "want",
-        "wants",
-        "was",
-        "way",
-        "we",
-        "well",
-        "were",
-        "what",
-        "when",
-        "where",
-        "whether",
-        "which",
-        "while",
-        "who",
-        "why",
-        "will",
-        "with",
-        "within",
-        "without",
-        "won",
-        "would",
-        "yes",
-        "you",
-        "your",
-        "yours",
-    ]
+    """a about after again all also although am an and any anyone are as at be because been before being both but by
+    can cannot could d did do does doesn doing don done down each either else ever few for from further get gets
+    getting give gives given go goes going got had has have having he help her here his how i if in into is isn it its
+    itself just know let like ll look looks make makes many may me mean might more most much must my need needs no nor
+    not now of off ok on once one only or other our ours out over own please put re really s same say says see seem
+    seems she should
+    so some something still such sure t take than thank thanks that the their theirs them then there these they thing
+    things this those through to too try trying under until up us use used uses using ve very want wants was way we well
+    were what when where whether which while who why will with within without won would yes you your yours
+    """.split()  # noqa: SIM905 - forty lines as a list
 )
-
-
-@lru_cache(maxsize=None)
-def stem(word: str) -> str:
-    """Cut a lower-case word's inflection, so that "sharding", "shards" and "sharded" are one term."""
-    if len(word) < 4 or not word.isalpha():
-        return word
-    if word.endswith("ies") and len(word) > 4:
-        word = word[:-3] + "y"
-    elif word.endswith(("sses", "shes", "ches", "xes", "zes")):
-        word = word[:-2]
-    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        word = word[:-1]
-    for ending, instead in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            word = word[: -len(ending)] + instead
-            break
-    if len(word) > 4 and word[-1] == word[-2] and word[-1] not in "lsz":
-        word = word[:-1]
-    return word.replace("is", "iz") if word.endswith("is") and len(word) > 6 else word
-
 
 _ENDINGS = (
     ("ization", "iz"),
@@ -296,6 +94,73 @@ _ENDINGS = (
 )
 
 
+class _Separators(dict):
+    """For str.translate: every character that is in no word becomes a space."""
+
+    def __missing__(self, character: int) -> str:
+        self[character] = " "
+        return " "
+
+
+_WORD_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
+_SEPARATORS = _Separators({ord(character): character for character in _WORD_CHARACTERS})
+_STEMS: dict[str, str] = {}
+
+
+def words_of(text: str) -> list[str]:
+    """The words, numbers and identifiers of a text, as they are written."""
+    return [word for word in (piece.strip("._") for piece in text.translate(_SEPARATORS).split()) if word]
+
+
+def is_identifier(word: str) -> bool:
+    """Whether a word looks like a name from code: ``no_sync``, ``torch.amp``, ``DeviceMesh``, but not ``GPUs``."""
+    if "_" in word or "." in word:
+        return not word[0].isdigit()
+    inner = word[1:]
+    return inner != inner.lower() and not word.isupper() and not (word[-1] == "s" and word[:-1].isupper())
+
+
+def parts_of(identifier: str) -> list[str]:
+    """The words in an identifier: ``set_module``, ``DTensor`` and ``bf16`` give two each."""
+    parts = [""]
+    for position, character in enumerate(identifier):
+        before = parts[-1][-1:]
+        if character in "._":
+            parts.append("")
+            continue
+        following = identifier[position + 1 : position + 2]
+        starts = character.isupper() and (before.islower() or (before.isupper() and following.islower()))
+        if before and (starts or character.isdigit() != before.isdigit()):
+            parts.append("")
+        parts[-1] += character
+    return [part for part in parts if part]
+
+
+def stem(word: str) -> str:
+    """Cut a lower-case word's inflection, so that "sharding", "shards" and "sharded" are one term."""
+    if word not in _STEMS:
+        _STEMS[word] = _stem(word)
+    return _STEMS[word]
+
+
+def _stem(word: str) -> str:
+    if len(word) < 4 or not word.isalpha():
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        word = word[:-3] + "y"
+    elif word.endswith(("sses", "shes", "ches", "xes", "zes")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word[: -len(ending)] + instead
+            break
+    if len(word) > 4 and word[-1] == word[-2] and word[-1] not in "lsz":
+        word = word[:-1]
+    return word[:-1] + "z" if word.endswith("is") and len(word) > 6 else word
+
+
 def tokenize(text: str) -> list[str]:
     """The terms of a text, in order, with repetitions.
 
@@ -304,46 +169,50 @@ def tokenize(text: str) -> list[str]:
     part, and the stems of its words.
     """
     terms = []
-    for match in _WORD.finditer(text):
-        word = match.group()
-        lower = word.lower().strip("_.")
-        if word[0].isdigit():
-            terms.append(word)
-            continue
-        if not _IDENTIFIER.search(word.strip("_.")):
-            if lower not in STOP_WORDS and lower:
+    for word in words_of(text):
+        lower = word.lower()
+        if not is_identifier(word):
+            if lower not in STOP_WORDS:
                 terms.append(stem(lower))
             continue
         terms.append(lower)
         last = lower.rpartition(".")[2]
         if last != lower:
             terms.append(last)
-        parts = [stem(part.lower()) for part in _PARTS.findall(word)]
+        parts = [stem(part.lower()) for part in parts_of(word)]
         if len(parts) > 1:
             terms.extend(parts)
     return terms
 
 
-_FRAME = re.compile(r'^\s*File ".*", line \d+.*$|^\s*[\^~]+\s*$|^Traceback .*:$', re.MULTILINE)
-_NOISE = re.compile(
-    r"0x[0-9a-fA-F]+|\b\d{4}-\d\d-\d\d[T ][\d:.,]+|^\[?rank\s?\d+\]?:|[^\s\"]*/site-packages/", re.MULTILINE
-)
-_ERROR_LINE = re.compile(r"Error|Exception|Warning|timed? ?out|failed|assert|abort|hang|mismatch", re.IGNORECASE)
-LONG_QUERY = 12
-"""Lines; of a longer one those that speak of an error count, and the last ones."""
-
-
 def focus(query: str) -> str:
     """What a pasted log or traceback asks: its error lines and its end, without frames, addresses and times."""
-    query = _NOISE.sub(" ", _FRAME.sub("", query))
+    if "\n" not in query:
+        return query
+    import re  # noqa: PLC0415 - see the top
+
+    query = re.sub(r'^\s*File ".*", line \d+.*$|^\s*[\^~]+\s*$|^Traceback .*:$', "", query, flags=re.MULTILINE)
+    query = re.sub(
+        r"0x[0-9a-f]+|\b\d{4}-\d\d-\d\d[T ][\d:.,]+|^\[?rank\s?\d+\]?:|\S*/site-packages/", " ", query, flags=re.M
+    )
     lines = [line for line in dict.fromkeys(line.strip() for line in query.split("\n")) if line]
-    if len(lines) <= LONG_QUERY:
-        return "\n".join(lines)
-    errors = [line for line in lines if _ERROR_LINE.search(line)]
-    return "\n".join(dict.fromkeys(errors[-LONG_QUERY:] + lines[-3:]))
+    errors = [
+        line for line in lines if re.search(r"error|exception|warning|timed? ?out|fail|assert|abort|hang", line, re.I)
+    ]
+    return "\n".join(dict.fromkeys(errors[-8:] + lines[-4:])) if len(lines) > 12 else "\n".join(lines)
 
 
 # --- index -----------------------------------------------------------------------------------------------------
+
+INDEX_FORMAT = 4
+TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "urls", "idf", "terms")
+NUMBERS = ("kind", "category", "parents", "section", "lengths", "file", "first", "last", "sizes")
+"""What is in the catalog and in the numbers, in this order; see skill_builder/index/build.py."""
+RECORD, FIELD = "\x1e", "\x1f"
+"""Characters that end a column of the catalog, and a text in it."""
+LETTERS = (b"IiOo/", b"!#~;^")
+"""Letters of base64, and those that index.json has in their place."""
+_UNPACK = bytes.maketrans(LETTERS[1], LETTERS[0])
 
 
 class BrokenSkill(Exception):
@@ -366,134 +235,269 @@ class Index:
         self.folder = os.path.join(skill, "references")
         path = os.path.join(self.folder, "index.json")
         try:
-            with open(path, encoding="utf-8") as file:
-                data = json.load(file)
-            if data["format"] != INDEX_FORMAT:
-                raise BrokenSkill(f"{path} has format {data['format']}, and this search reads format {INDEX_FORMAT}")
-            catalog = json.loads(unpack(data["catalog"]))
-            self.version: str = data["documentation"]
-            self.files: list[str] = catalog["files"]
-            self.categories: list[str] = catalog["categories"]
-            self.synonyms: dict[str, str] = catalog["synonyms"]
-            self.titles: list[str] = catalog["titles"]
-            self.urls: list[str] = catalog["urls"]
-            self.kinds: list[str] = [catalog["kinds"][number] for number in catalog["kind"]]
-            self.category: list[int] = catalog["category"]
-            self.parents: list[int] = catalog["parents"]
-            self.section: list[int] = catalog["section"]
-            self.file: list[int] = catalog["file"]
-            self.lines: list[list[int]] = catalog["lines"]
-            self.k1: float = data["k1"]
-            self.b: float = data["b"]
-            self.lengths: list[int] = catalog["lengths"]
-            self.norms = self._norms(self.lengths, data["mean"])
-            self.idf: list[float] = catalog["idf"]
-            self._postings = unpack(data["postings"])
-            self.terms = {}
-            start = 0
-            for term, size in zip(catalog["terms"].split(" "), catalog["sizes"]):
-                self.terms[term] = (start, start + size)
-                start += size
+            with open(path, "rb") as file:
+                data = file.read()
+            if b'"format": %d,' % INDEX_FORMAT not in data:
+                raise BrokenSkill(f"{path} is not of format {INDEX_FORMAT}, which this search reads")
+            self._read(unpack(data, "catalog").decode(), unpack(data, "numbers"), unpack(data, "postings"))
         except OSError as error:
             raise BrokenSkill(f"{path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
+        except (ValueError, IndexError, zlib.error) as error:
             raise BrokenSkill(f"{path} is damaged ({type(error).__name__}: {error})") from error
+        self._files: dict[str, list[str]] = {}
+        self._texts: dict[int, str] = {}
+
+    def _read(self, catalog: str, numbers: bytes, postings: bytes) -> None:
+        *columns, terms = catalog.split(RECORD)
+        texts = [column.split(FIELD) for column in columns]
+        about, self.files, self.categories, self.kinds, pairs, self.titles, self.urls, idf = texts
+        self.version, self.k1, self.b, mean = about[0], *map(float, about[1:])
+        self.synonyms = dict(zip(pairs[::2], pairs[1::2]))
+        self.idf = list(map(float, idf))
+        self.rarest = max(self.idf)
+        self.kind, self.category, self.parents, self.section, self.lengths, *rest = read_columns(numbers)
+        self.file, self.first, self.last, sizes = rest
+        self.norms = self._norms(self.lengths, mean)
+        passages = len(self.first)
         lengths = [0] * len(self.titles)
         for entry, section in enumerate(self.section):
-            lengths[section] += self.lengths[entry] * (1 if entry < len(self.lines) else HINT_COUNT)
-        self.section_norms = self._norms(lengths, sum(lengths) / max(1, len(lengths)))
+            lengths[section] += self.lengths[entry] if entry < passages else HINT_COUNT * self.lengths[entry]
+        self.section_norms = self._norms(lengths, sum(lengths) / len(lengths))
+        self._terms = f"{FIELD}{terms}{FIELD}"
+        self._sizes = sizes
+        self._postings = postings
+        if sum(sizes) != len(postings) or len(sizes) != self._terms.count(FIELD) - 1:
+            raise ValueError("postings are missing")
 
     def _norms(self, lengths: list[int], mean: float) -> list[float]:
         return [self.k1 * (1 - self.b + self.b * length / mean) for length in lengths]
 
+    def knows(self, term: str) -> bool:
+        """Whether any entry has a term."""
+        return f"{FIELD}{term}{FIELD}" in self._terms
+
+    def terms(self) -> list[str]:
+        """Every term, sorted."""
+        return self._terms.strip(FIELD).split(FIELD)
+
     def postings(self, term: str) -> list[tuple[int, int]]:
         """The entries that have a term, and how often."""
-        return read_postings(self._postings, *self.terms[term]) if term in self.terms else []
-
-    def weigh(self, frequency: int, count: int, norm: float) -> float:
-        """BM25 (Okapi) of a term: by how many entries have it, how often this one has it, and the norm of its length."""
-        return self.idf[frequency] * (self.k1 + 1) * count / (count + norm)
+        at = self._terms.find(f"{FIELD}{term}{FIELD}")
+        if at < 0:
+            return []
+        place = self._terms.count(FIELD, 0, at)
+        start = sum(self._sizes[:place])
+        return read_postings(self._postings[start : start + self._sizes[place]])
 
     def scores(self, terms: list[str]) -> dict[int, float]:
-        """BM25 of every entry that has one of the terms, by its number."""
+        """BM25 (Okapi) of every entry that has one of the terms, by its number."""
         scores: dict[int, float] = {}
         for term in terms:
             postings = self.postings(term)
+            weight = self.idf[len(postings)] * (self.k1 + 1)
             for entry, count in postings:
-                weight = self.weigh(len(postings), count, self.norms[entry])
-                scores[entry] = scores.get(entry, 0.0) + weight
+                scores[entry] = scores.get(entry, 0.0) + weight * count / (count + self.norms[entry])
         return scores
 
-    def read(self, passage: int) -> str:
-        """A passage's text, or where to read it if the skill has no room for it."""
-        first, last = self.lines[passage]
-        if not first:
-            return f"This skill has no room for the text of this section. Read it at {self.urls[self.section[passage]]}"
-        return clean("\n".join(self._file(self.file[passage])[first - 1 : last]))
+    def is_object(self, section: int) -> bool:
+        """Whether a section documents an object rather than standing under a heading."""
+        return self.kinds[self.kind[section]] != "heading"
 
-    def _file(self, number: int, _cache: dict[str, list[str]] = {}) -> list[str]:  # noqa: B006 - a cache for the run
-        path = os.path.join(self.folder, self.files[number])
-        if path not in _cache:
-            try:
-                with open(path, encoding="utf-8") as file:
-                    _cache[path] = file.read().split("\n")
-            except OSError as error:
-                raise BrokenSkill(f"{path}: {error.strerror}") from error
-        return _cache[path]
+    def named(self, name: str) -> list[int]:
+        """The objects that have a name in lower case, whole or as its last part."""
+        ending = "." + name
+        found = [
+            section for section, title in enumerate(self._lower_titles()) if title == name or title.endswith(ending)
+        ]
+        return [section for section in found if self.is_object(section)]
+
+    def last_names(self) -> list[str]:
+        """The last part of each object's name, in lower case."""
+        titles = enumerate(self._lower_titles())
+        return sorted({title.rpartition(".")[2] for section, title in titles if self.is_object(section)})
+
+    def _lower_titles(self) -> list[str]:
+        return FIELD.join(self.titles).lower().split(FIELD)
 
     def heading(self, section: int) -> str:
         """The titles from the page down to the section."""
         titles = [self.titles[section]]
-        while self.parents[section] >= 0:
+        while self.parents[section] != section:
             section = self.parents[section]
             titles.append(self.titles[section])
         return " > ".join(reversed(titles))
 
+    def read(self, passage: int) -> str:
+        """A passage's text, or where to read it if the skill has no room for it."""
+        if passage not in self._texts:
+            first, last = self.first[passage], self.last[passage]
+            if first:
+                self._texts[passage] = clean("\n".join(self._lines(self.files[self.file[passage]])[first - 1 : last]))
+            else:
+                url = self.urls[self.section[passage]]
+                self._texts[passage] = f"This skill has no room for the text of this section. Read it at {url}"
+        return self._texts[passage]
 
-_LETTERS = str.maketrans("!#,;^", "IiOo/")
+    def _lines(self, name: str) -> list[str]:
+        if name not in self._files:
+            path = os.path.join(self.folder, name)
+            try:
+                with open(path, encoding="utf-8") as file:
+                    self._files[name] = file.read().split("\n")
+            except OSError as error:
+                raise BrokenSkill(f"{path}: {error.strerror}") from error
+        return self._files[name]
 
 
-def unpack(lines: list[str]) -> bytes:
-    """Bytes from the lines of base64 in which ``index.json`` keeps them compressed, some letters changed."""
-    return zlib.decompress(a2b_base64("".join(lines).translate(_LETTERS)))
+def unpack(data: bytes, name: str) -> bytes:
+    """Bytes from a list of lines of base64 in index.json, some letters changed, which hold them compressed."""
+    start = data.index(b'"%s": [' % name.encode()) + len(name) + 5
+    return zlib.decompress(a2b_base64(data[start : data.index(b"]", start)].translate(_UNPACK, b'", \n')))
 
 
-def read_postings(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """The passages that have a term, and how often.
+def read_columns(data: bytes) -> list[list[int]]:
+    """Lists of numbers: each is its length and then its numbers, in two bytes each, the low one first."""
+    if sys.byteorder == "little":
+        values = memoryview(data).cast("H").tolist()
+    else:
+        values = [low | high << 8 for low, high in zip(data[::2], data[1::2])]
+    columns, start = [], 0
+    while start < len(values):
+        end = start + 1 + values[start]
+        columns.append(values[start + 1 : end])
+        start = end
+    return columns
+
+
+def read_postings(data: bytes) -> list[tuple[int, int]]:
+    """The entries that have a term, and how often.
 
     Each is one number of 7-bit groups, the highest first, 0x80 marking that more follow: four times the distance from
-    the passage before, plus the count less one; 3 there means that the count less four follows as such a number.
+    the entry before, plus the count less one; 3 there means that the count less four follows as such a number.
     """
     postings = []
-    passage, value, long_count = -1, 0, False
-    for byte in data[start:end]:
+    entry, value, long_count = -1, 0, False
+    for byte in data:
         value = value << 7 | byte & 0x7F
         if byte & 0x80:
             continue
         if long_count:
-            postings.append((passage, value + 4))
+            postings.append((entry, value + 4))
             long_count = False
         else:
-            passage += value >> 2
+            entry += value >> 2
             if value & 3 == 3:
                 long_count = True
             else:
-                postings.append((passage, (value & 3) + 1))
+                postings.append((entry, (value & 3) + 1))
         value = 0
     return postings
 
 
-_INNER_LINK = re.compile(r"\[(`[^`]+`|[^\[\]\n]+)\](?:\[\]|\((?:docs-[\w-]+\.md)?#[^()\s]*\)|(?![\[(]))")
-
-
 def clean(text: str) -> str:
     """A passage without the marks of links that lead to other parts of the skill: search for the name instead."""
-    return _INNER_LINK.sub(lambda match: match.group(1) if match.group(1)[0] == "`" else match.group(), text).strip(
-        "\n"
-    )
+    start, *links = text.split("[`")
+    pieces = [start]
+    for link in links:
+        name, mark, rest = link.partition("`]")
+        if not mark or rest.startswith("(http"):
+            pieces.append("[`" + link)
+            continue
+        if rest.startswith("[]"):
+            rest = rest[2:]
+        elif rest.startswith(("(#", "(docs-", "(guide-")):
+            rest = rest.partition(")")[2]
+        pieces.append(f"`{name}`{rest}")
+    return "".join(pieces).strip("\n")
 
 
 # --- ranking ---------------------------------------------------------------------------------------------------
+
+
+def rank(index: Index, query: str) -> dict[int, float]:
+    """The score of every passage that has to do with the query: its own, its section's and its section's hint's."""
+    terms = tokenize(focus(query))
+    weights: dict[str, float] = {}
+    for term in terms:
+        weights[term] = weights.get(term, 0.0) + 1.0
+    asked = frozenset(terms)
+    for term in added_terms(index, query):
+        weights[term] = weights.get(term, 0.0) + EXTRA
+    entries: dict[int, float] = {}
+    sections: dict[int, float] = {}
+    covered: dict[int, float] = {}
+    importance_of_all = 0.0
+    passages = len(index.first)
+    for term, weight in weights.items():
+        postings = index.postings(term)
+        importance = index.idf[len(postings)] if postings else index.rarest
+        gain = weight * importance * (index.k1 + 1)
+        counts: dict[int, int] = {}
+        for entry, count in postings:
+            entries[entry] = entries.get(entry, 0.0) + gain * count / (count + index.norms[entry])
+            section = index.section[entry]
+            counts[section] = counts.get(section, 0) + (count if entry < passages else count * HINT_COUNT)
+        for section, count in counts.items():
+            found = gain * count / (count + index.section_norms[section])
+            sections[section] = sections.get(section, 0.0) + SECTION * found
+        if term in asked:
+            importance_of_all += importance
+            for section in counts:
+                covered[section] = covered.get(section, 0.0) + importance
+    for hint in range(passages, len(index.section)):
+        if hint in entries:
+            sections[index.section[hint]] += HINT * entries[hint]
+    shares = {section: (part / importance_of_all) ** COVERED for section, part in covered.items()}
+    scores = {
+        passage: (entries.get(passage, 0.0) + sections[section]) * shares[section]
+        for passage, section in enumerate(index.section[:passages])
+        if section in shares
+    }
+    best = max(scores.values(), default=1.0)
+    for section, gain in named_sections(index, query).items():
+        own = (passage for passage, of in enumerate(index.section[:passages]) if of == section)
+        for place, passage in enumerate(own):
+            scores[passage] = scores.get(passage, 0.0) + best * gain * 0.99**place
+    return scores
+
+
+def added_terms(index: Index, query: str) -> list[str]:
+    """What the thesaurus adds for the words and phrases of a query."""
+    separated = query.lower().translate({ord(mark): " " for mark in "?!,;:()[]{}<>\"'`\n\t"})
+    words = f" {' '.join(word.strip('.') for word in separated.split())} "
+    found = (meaning for phrase, meaning in index.synonyms.items() if f" {phrase} " in words)
+    return [term for meaning in found for term in tokenize(meaning)]
+
+
+def named_sections(index: Index, query: str) -> dict[int, float]:
+    """The objects that a query names, and what they gain: more if the name is rare, most if it is all that is asked.
+
+    A name may be full, a last part, or, where nothing has it, nearly right.
+    """
+    words = words_of(query)
+    asked = words[0].lower() if len(words) == 1 else ""
+    names = {word.lower() for word in words if is_identifier(word)} | ({asked} if asked else set())
+    gains: dict[int, float] = {}
+    for name in sorted(names):
+        last = name.rpartition(".")[2]
+        found = index.named(name) or index.named(last)
+        if not found and (name == asked or not index.knows(last)) and len(last) > 5:
+            close = nearest(last, index.last_names(), count=1)
+            found = index.named(close[0]) if close else []
+        rarity = index.idf[len(index.postings(last))] / index.rarest if index.knows(last) else 1.0
+        for section in found[:MAX_NAMED]:
+            gains[section] = max(gains.get(section, 0.0), ASKED if name == asked else NAMED * rarity)
+    return gains
+
+
+def nearest(name: str, names: list[str], count: int) -> list[str]:
+    """The names that are most like one that nobody knows."""
+    from difflib import get_close_matches  # noqa: PLC0415 - see the top
+
+    return get_close_matches(name.lower().rpartition(".")[2], sorted(set(names)), n=count, cutoff=0.84)
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------
 
 
 class Result:
@@ -571,37 +575,40 @@ class Page:
         """Whether nothing of a section is shown."""
         return all(result.section != section for result in self.results)
 
-    def show(self, passage: int, tokens_wanted: int) -> None:
-        """Show a passage, unless it is shown or too long, with what is worth it around it."""
+    def show(self, passage: int, window: int) -> None:
+        """Show a passage, unless it is shown or too long, with what is worth it around it up to ``window`` tokens."""
         text = self._index.read(passage)
         if passage in self._passages or text in self._texts:
             return
-        if tokens(text) > self._left:
+        if self._cost(passage) > self._left:
             self._misses += 1
             return
         first = last = passage
-        texts = {passage: text}
-        used = tokens(text)
+        used = self._cost(passage)
         while True:
             around = [p for p in (first - 1, last + 1) if self._is_worth(p, passage)]
-            around = [p for p in around if used + self._cost(p) <= min(tokens_wanted, self._left)]
+            around = [p for p in around if used + self._cost(p) <= min(window, self._left)]
             if not around:
                 break
             best = max(around, key=lambda p: (self._scores[p], -p))
-            texts[best] = self._index.read(best)
             used += self._cost(best)
             first, last = min(first, best), max(last, best)
-        self._left -= sum(self._cost(p) for p in texts)
-        self._texts.update(texts.values())
-        self._passages.update(texts)
-        joined = "\n\n".join(texts[p] for p in sorted(texts))
-        beside = self.adjoining(passage)
+        self._left -= used
+        shown = range(first, last + 1)
+        self._passages.update(shown)
+        texts = [self._index.read(p) for p in shown]
+        self._texts.update(texts)
+        self._add(Result(self._index.section[passage], first, last, self._scores[passage], "\n\n".join(texts)))
+
+    def _add(self, result: Result) -> None:
+        """Add a result, or join it to the one that it stands beside."""
+        beside = self.adjoining(result.first) or self.adjoining(result.last)
         if beside is None:
-            self.results.append(Result(self._index.section[passage], first, last, self._scores[passage], joined))
-        elif first < beside.first:
-            beside.first, beside.text = first, f"{joined}\n\n{beside.text}"
+            self.results.append(result)
+        elif result.first < beside.first:
+            beside.first, beside.text = result.first, f"{result.text}\n\n{beside.text}"
         else:
-            beside.last, beside.text = last, f"{beside.text}\n\n{joined}"
+            beside.last, beside.text = result.last, f"{beside.text}\n\n{result.text}"
 
     def adjoining(self, passage: int) -> Result | None:
         """The result that a passage stands right before or after, in the same section."""
@@ -622,125 +629,52 @@ class Page:
         )
 
 
-def rank(index: Index, query: str) -> dict[int, float]:
-    """The score of every passage that has to do with the query: its own, its section's and its section's hint's."""
-    terms = tokenize(focus(query))
-    weights = dict.fromkeys(terms, 0.0)
-    for term in terms:
-        weights[term] += 1.0
-    for term in added_terms(index, query):
-        weights[term] = weights.get(term, 0.0) + EXTRA
-    entries: dict[int, float] = {}
-    sections: dict[int, float] = {}
-    covered: dict[int, float] = {}
-    asked = 0.0
-    for term, weight in weights.items():
-        postings = index.postings(term)
-        importance = index.idf[len(postings)] if postings else max(index.idf)
-        counts: dict[int, int] = {}
-        for entry, count in postings:
-            entries[entry] = entries.get(entry, 0.0) + weight * index.weigh(len(postings), count, index.norms[entry])
-            section = index.section[entry]
-            counts[section] = counts.get(section, 0) + count * (1 if entry < len(index.lines) else HINT_COUNT)
-        is_asked = term in terms
-        asked += importance * is_asked
-        for section, count in counts.items():
-            norm = index.section_norms[section]
-            sections[section] = sections.get(section, 0.0) + weight * index.weigh(len(postings), count, norm)
-            covered[section] = covered.get(section, 0.0) + importance * is_asked
-    for hint in range(len(index.lines), len(index.section)):
-        if hint in entries:
-            sections[index.section[hint]] += entries.pop(hint) * HINT / SECTION
-    scores = {
-        passage: (entries.get(passage, 0.0) + SECTION * sections[section]) * (covered[section] / asked) ** COVERED
-        for passage, section in enumerate(index.section[: len(index.lines)])
-        if covered.get(section)
-    }
-    best = max(scores.values(), default=1.0)
-    for section, gain in named_sections(index, query).items():
-        own = (passage for passage, of in enumerate(index.section[: len(index.lines)]) if of == section)
-        for place, passage in enumerate(own):
-            scores[passage] = scores.get(passage, 0.0) + best * gain * 0.99**place
-    return scores
-
-
-def added_terms(index: Index, query: str) -> list[str]:
-    """What the thesaurus adds for the words and phrases of a query."""
-    words = " ".join(_PLAIN_WORD.findall(query.lower()))
-    return [
-        term
-        for phrase, meaning in index.synonyms.items()
-        if f" {phrase} " in f" {words} "
-        for term in tokenize(meaning)
-    ]
-
-
-def named_sections(index: Index, query: str) -> dict[int, float]:
-    """The objects that a query names, and what they gain: more if the name is rare, most if it is all that is asked.
-
-    A name may be full, a last part, or, where nothing has it, nearly right.
-    """
-    objects = [(title.lower(), section) for section, title in enumerate(index.titles) if is_object(index, section)]
-    by_name: dict[str, list[int]] = {}
-    for title, section in objects:
-        for name in {title, title.rpartition(".")[2]}:
-            by_name.setdefault(name, []).append(section)
-    match = _NAME.fullmatch(query.strip())
-    asked = match.group(1).lower() if match else ""
-    names = {word.strip("_.").lower() for word in _WORD.findall(query) if _IDENTIFIER.search(word.strip("_."))}
-    gains: dict[int, float] = {}
-    for name in sorted(names | ({asked} if asked else set())):
-        last = name.rpartition(".")[2]
-        found = by_name.get(name) or by_name.get(last)
-        if not found and (name == asked or last not in index.terms) and len(last) > 5:
-            close = nearest(last, [known for known in by_name if "." not in known], count=1)
-            found = by_name[close[0]] if close else None
-        rarity = index.idf[len(index.postings(last))] / max(index.idf) if last in index.terms else 1.0
-        for section in (found or [])[:MAX_NAMED]:
-            gains[section] = max(gains.get(section, 0.0), ASKED if name == asked else NAMED * rarity)
-    return gains
-
-
-def is_object(index: Index, section: int) -> bool:
-    """Whether a section documents an object rather than standing under a heading."""
-    return index.kinds[section] != "heading"
-
-
-def nearest(name: str, names: list[str], count: int) -> list[str]:
-    """The names that are most like one that nobody knows."""
-    from difflib import get_close_matches  # noqa: PLC0415 - 3 ms that only a misspelt name costs
-
-    return get_close_matches(name.lower().rpartition(".")[2], sorted(set(names)), n=count, cutoff=0.84)
-
-
 # --- command line ----------------------------------------------------------------------------------------------
 
 
 def as_json(index: Index, query: str, results: list[Result]) -> str:
     """The results for a program."""
     found = [
-        {
-            "title": index.heading(result.section),
-            "url": index.urls[result.section],
-            "file": index.files[index.file[result.first]] if index.lines[result.first][0] else None,
-            "lines": [index.lines[result.first][0], index.lines[result.last][1]],
-            "category": index.categories[index.category[result.section]],
-            "score": round(result.score, 4),
-            "tokens": tokens(result.text),
-            "since": None,
-            "until": None,
-            "text": result.text,
-        }
+        _json_object(
+            title=index.heading(result.section),
+            url=index.urls[result.section],
+            file=index.files[index.file[result.first]] or None,
+            lines=[index.first[result.first], index.last[result.last]],
+            category=index.categories[index.category[result.section]],
+            score=round(result.score, 4),
+            tokens=tokens(result.text),
+            since=None,
+            until=None,
+            text=result.text,
+        )
         for result in results
     ]
-    return json.dumps({"query": query, "results": found, "tokens": sum(tokens(r.text) for r in results)}, indent=1)
+    total = sum(tokens(result.text) for result in results)
+    return f'{{"query": {_quoted(query)}, "results": [{", ".join(found)}], "tokens": {total}}}'
+
+
+def _json_object(**fields: object) -> str:
+    values = (
+        _quoted(value) if isinstance(value, str) else "null" if value is None else str(value)
+        for value in fields.values()
+    )
+    return "{" + ", ".join(f'"{name}": {value}' for name, value in zip(fields, values)) + "}"
+
+
+def _quoted(text: str) -> str:
+    """A text as JSON writes it, by the standard library's own routine where it comes without the rest of ``json``."""
+    try:
+        from _json import encode_basestring_ascii as quote  # noqa: PLC0415
+    except ImportError:
+        from json import dumps as quote  # noqa: PLC0415
+    return str(quote(text))
 
 
 def as_text(index: Index, results: list[Result]) -> str:
     """The results for a reader."""
     blocks = []
     for result in results:
-        first, last = index.lines[result.first][0], index.lines[result.last][1]
+        first, last = index.first[result.first], index.last[result.last]
         place = f"references/{index.files[index.file[result.first]]}:{first}-{last}  " if first else ""
         blocks.append(f"=== {index.heading(result.section)}\n{place}{index.urls[result.section]}\n\n{result.text}\n")
     return "\n".join(blocks)
@@ -748,17 +682,60 @@ def as_text(index: Index, results: list[Result]) -> str:
 
 def suggestions(index: Index, query: str) -> str:
     """What to try when nothing was found."""
-    names = [title.rpartition(".")[2] for section, title in enumerate(index.titles) if is_object(index, section)]
-    words = {word for word in _WORD.findall(query) if len(word) > 3}
-    near = sorted({match for word in words for match in nearest(word, names + list(index.terms), count=3)})
+    known = index.last_names() + index.terms()
+    words = {word for word in words_of(query)[:50] if len(word) > 3}
+    near = sorted({match for word in words for match in nearest(word, known, count=3)})
     return f"the nearest names are: {', '.join(near[:8])}" if near else "try other words, or the name of an object"
 
 
-def read_query(words: list[str]) -> str:
+class Usage(Exception):
+    """The command line is wrong."""
+
+
+class Options:
+    """The command line, taken apart."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.budget = DEFAULT_BUDGET
+        self.limit = DEFAULT_LIMIT
+        self.category: str | None = None
+        self.json = False
+        self.help = False
+        words = list(arguments)
+        while words and words[0].startswith("-") and words[0] != "-":
+            option = words.pop(0)
+            if option == "--":
+                break
+            name, equals, value = option.partition("=")
+            if name in ("--budget", "--limit", "--category"):
+                self._set(name, value if equals else words.pop(0) if words else "")
+            elif option == "--json":
+                self.json = True
+            elif option in ("-h", "--help"):
+                self.help = True
+            else:
+                raise Usage(f"no option {option!r}; see --help")
+        self.query = " ".join(words)
+
+    def check(self, index: Index) -> None:
+        """Refuse a category that the skill does not have."""
+        if self.category is not None and self.category not in index.categories:
+            raise Usage(f"no category {self.category!r}: use one of {', '.join(index.categories)}")
+
+    def _set(self, name: str, value: str) -> None:
+        if name == "--category":
+            self.category = value
+            return
+        if not (value.isascii() and value.isdigit() and int(value) > 0):
+            raise Usage(f"{name} wants a whole number of at least 1, not {value!r}")
+        setattr(self, name[2:], int(value))
+
+
+def read_query(words: str) -> str:
     """The query of the command line; ``-`` stands for standard input."""
-    query = " ".join(words)
-    if query == "-":
-        query = sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    query = sys.stdin.buffer.read().decode("utf-8", errors="replace") if words == "-" else words
+    if not query.strip():
+        raise Usage("the query is empty: say what you want to know")
     if len(query) > MAX_QUERY:
         query = query[: MAX_QUERY // 2] + "\n" + query[-MAX_QUERY // 2 :]
     return query
@@ -774,27 +751,18 @@ def main(arguments: list[str] | None = None, skill: str = SKILL) -> int:
     Returns:
         The exit status.
     """
-    parser = argparse.ArgumentParser(
-        prog="search_docs.py", description="Search this skill's guides and the official PyTorch documentation in it."
-    )
-    parser.add_argument(
-        "query", nargs="+", metavar="QUERY", help="question, error message or name; - reads it from stdin"
-    )
-    parser.add_argument("--budget", type=int, default=DEFAULT_BUDGET, help="tokens to print at most (%(default)s)")
-    parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, help="results at most (%(default)s)")
-    parser.add_argument("--category", help="only this category, such as fsdp2 or checkpoint")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(arguments)
-    if options.budget < 1 or options.limit < 1:
-        parser.error("--budget and --limit must be at least 1")
-    query = read_query(options.query)
-    if not query.strip():
-        parser.error("the query is empty: say what you want to know")
     try:
+        options = Options(sys.argv[1:] if arguments is None else arguments)
+        if options.help:
+            print(__doc__, end="")
+            return 0
+        query = read_query(options.query)
         index = Index(skill)
-        if options.category is not None and options.category not in index.categories:
-            parser.error(f"no category {options.category!r}: use one of {', '.join(index.categories)}")
+        options.check(index)
         results = search(index, query, budget=options.budget, limit=options.limit, category=options.category)
+    except Usage as error:
+        print(f"search_docs.py: {error}", file=sys.stderr)
+        return 2
     except BrokenSkill as error:
         print(f"search_docs.py: {error}; install the skill again, or rebuild it with fsdp-skill build", file=sys.stderr)
         return 2
@@ -808,4 +776,7 @@ def main(arguments: list[str] | None = None, skill: str = SKILL) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    gc.disable()
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)  # taking the index apart would cost as much as the search

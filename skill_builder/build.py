@@ -238,7 +238,7 @@ def index_all(
     """The text of ``index.json`` over the references, the guides, and the sections that are left out."""
     search = load_search(sources() / "scripts")
     entries, sections = index_entries(references, guides, search.tokenize, progress)
-    return build_index(entries, sections, version, search.INDEX_FORMAT, load_thesaurus().terms)
+    return build_index(entries, sections, version, search, load_thesaurus().terms)
 
 
 def index_entries(

@@ -1,19 +1,25 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 2, a JSON object:
+Format 4, a JSON object:
 
-- ``format``, ``about``, ``documentation`` (the version that the references are from);
-- ``k1``, ``b``, ``mean``: rank-bm25's parameters and the mean length of an entry in terms;
-- ``catalog``: lines of base64, some letters changed (``SAFE_LETTERS``), of zlib-compressed JSON: ``files``,
-  ``categories``, ``kinds``, ``synonyms``; a column for each property of the sections (``titles``, ``urls``, ``kind``,
-  ``category``, ``parents``), of the passages (``file``, ``lines``) and of all entries (``section``, ``lengths``), which
-  are the passages and after them the hints, the words that people use for a section; the ``terms``, sorted and joined
-  by spaces, with the ``sizes`` of their postings in bytes; and ``idf``, rank-bm25's weight of a term that so many
-  entries have;
-- ``postings``: likewise of zlib-compressed bytes, term after term, read by ``read_postings`` there.
+- ``format``, ``about``;
+- ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
+  zlib-compressed bytes;
+- the catalog is a text: the columns that ``TEXTS`` names, divided by ``RECORD``, in each its texts, divided by
+  ``FIELD``. ``about`` has the documentation's version, rank-bm25's parameters ``k1`` and ``b``, and the mean length of
+  an entry in terms; ``synonyms`` a phrase and its words in turn; ``titles`` and ``urls`` are the sections'; ``terms``
+  are sorted; ``idf`` is rank-bm25's weight of a term that so many entries have;
+- the numbers are the columns that ``NUMBERS`` names, each its length and its values, two bytes each: ``kind``,
+  ``category`` and ``parents`` (its own number where there is none) for each section; ``file``, ``first`` and ``last``
+  (lines) for each passage; ``section`` and ``lengths`` for each entry, which are the passages and after them the hints,
+  the words that people use for a section; ``sizes``, the bytes of each term's postings;
+- the postings are read by ``read_postings`` there.
 
 rank-bm25 (Okapi) weighs the terms; what is stored are its numbers, so that ``idf * (k1 + 1) * count / (count + norm)``,
 added up over the words of a query, is its score. The tokenizer is the one in ``search_docs.py``, loaded from that file.
+
+Plain base64 would hold by chance, in one build of ten, what Hermes' scanner takes for an access key (``AKIA`` and
+sixteen letters) or for a miner's name, and then blocks the skill; without the letters in ``LETTERS`` none of 600 did.
 """
 
 from __future__ import annotations
@@ -42,10 +48,6 @@ B = 0.6
 
 LINE = 100
 """Characters of base64 a line."""
-
-SAFE_LETTERS = str.maketrans("IiOo/", "!#,;^")
-"""Plain base64 holds by chance, in one of ten builds, what Hermes' scanner takes for an access key (``AKIA`` and
-sixteen letters) or a miner's name, and then blocks the skill. Without these letters it was found in none of 600."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def build_index(
     entries: Sequence[Entry],
     sections: Iterable[Section],
     version: str,
-    format_number: int,
+    search: ModuleType,
     synonyms: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The text of ``index.json``.
@@ -96,49 +98,51 @@ def build_index(
         entries: The passages in the order of the files, then the hints.
         sections: Every section that an entry belongs to, for the titles around it.
         version: The documentation's version.
-        format_number: ``INDEX_FORMAT`` of the search that will read it.
+        search: ``search_docs.py``, which says how the index is written.
         synonyms: Word or phrase of a query -> words to search for as well.
     """
     scorer = BM25Okapi([entry.terms for entry in entries], k1=K1, b=B)
     passages = [entry.passage for entry in entries if entry.passage is not None]
     by_url = {section.url: section for section in sections}
     used = _used(entries, by_url)
-    numbers = {url: number for number, url in enumerate(used)}
+    places = {url: number for number, url in enumerate(used)}
     rows = [by_url[url] for url in used]
     categories = list(dict.fromkeys(section.category for section in rows))
     kinds = list(dict.fromkeys(section.kind for section in rows))
     files = list(dict.fromkeys(passage.file for passage in passages))
     terms = sorted({term for entry in entries for term in entry.terms})
     postings = _postings(entries, terms)
-    catalog = {
+    texts: dict[str, Iterable[object]] = {
+        "about": (version, scorer.k1, scorer.b, scorer.avgdl),
         "files": files,
         "categories": categories,
         "kinds": kinds,
-        "synonyms": dict(sorted(synonyms.items())),
-        "titles": [section.title for section in rows],
+        "synonyms": (text for pair in sorted(synonyms.items()) for text in pair),
+        "titles": (section.title for section in rows),
         "urls": used,
-        "kind": [kinds.index(section.kind) for section in rows],
-        "category": [categories.index(section.category) for section in rows],
-        "parents": [numbers.get(section.parent, -1) for section in rows],
-        "section": [numbers[entry.url] for entry in entries],
-        "file": [files.index(passage.file) for passage in passages],
-        "lines": [passage.lines for passage in passages],
-        "lengths": [len(entry.terms) for entry in entries],
-        "terms": " ".join(terms),
-        "sizes": [len(encoded) for encoded in postings],
+        "terms": terms,
         "idf": _idf_by_frequency(scorer, entries),
     }
-    index = {
-        "format": format_number,
-        "about": "Search index; written by fsdp-skill build, read by scripts/search_docs.py.",
-        "documentation": version,
-        "k1": scorer.k1,
-        "b": scorer.b,
-        "mean": scorer.avgdl,
-        "catalog": _packed(json.dumps(catalog, separators=(",", ":"), ensure_ascii=False).encode()),
-        "postings": _packed(b"".join(postings)),
+    numbers: dict[str, list[int]] = {
+        "kind": [kinds.index(section.kind) for section in rows],
+        "category": [categories.index(section.category) for section in rows],
+        "parents": [places.get(section.parent, number) for number, section in enumerate(rows)],
+        "section": [places[entry.url] for entry in entries],
+        "lengths": [len(entry.terms) for entry in entries],
+        "file": [files.index(passage.file) for passage in passages],
+        "first": [passage.lines[0] for passage in passages],
+        "last": [passage.lines[1] for passage in passages],
+        "sizes": [len(encoded) for encoded in postings],
     }
-    return json.dumps(index, indent=0, ensure_ascii=False) + "\n"
+    catalog = search.RECORD.join(search.FIELD.join(map(str, texts[name])) for name in search.TEXTS)
+    index = {
+        "format": search.INDEX_FORMAT,
+        "about": "Search index; written by fsdp-skill build, read by scripts/search_docs.py.",
+        "catalog": _packed(catalog.encode(), search.LETTERS),
+        "numbers": _packed(b"".join(_column(numbers[name]) for name in search.NUMBERS), search.LETTERS),
+        "postings": _packed(b"".join(postings), search.LETTERS),
+    }
+    return json.dumps(index, indent=0) + "\n"
 
 
 def _used(entries: Iterable[Entry], by_url: dict[str, Section]) -> list[str]:
@@ -181,6 +185,10 @@ def _idf_by_frequency(scorer: BM25Okapi, entries: Sequence[Entry]) -> list[float
     return [round(weights.get(count, 0.0), 12) for count in range(max(weights, default=0) + 1)]
 
 
-def _packed(data: bytes) -> list[str]:
-    text = b64encode(zlib.compress(data, 9)).decode().translate(SAFE_LETTERS)
+def _column(values: Sequence[int]) -> bytes:
+    return b"".join(value.to_bytes(2, "little") for value in (len(values), *values))
+
+
+def _packed(data: bytes, letters: tuple[bytes, bytes]) -> list[str]:
+    text = b64encode(zlib.compress(data, 9)).translate(bytes.maketrans(*letters)).decode()
     return [text[start : start + LINE] for start in range(0, len(text), LINE)]

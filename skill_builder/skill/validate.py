@@ -465,7 +465,7 @@ def index_agrees(skill: Skill) -> Iterator[Finding]:
         yield _error(INDEX, 0, "index", str(error), "build the skill anew")
         return
     titled: set[int] = set()
-    for passage, (first, last) in enumerate(index.lines):
+    for passage, (first, last) in enumerate(zip(index.first, index.last, strict=True)):
         name, section = f"references/{index.files[index.file[passage]]}", index.section[passage]
         if not first:
             continue

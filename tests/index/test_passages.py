@@ -27,8 +27,8 @@ def test_a_short_section_is_one_passage_with_its_heading():
 
 
 def test_a_long_section_is_cut_between_paragraphs_and_list_items():
-    item = "- " + "word " * 100
-    text = "## A\n\n" + "text " * 150 + "\n\n" + "\n".join([item.rstrip()] * 4) + "\n"
+    item = "- " + "word " * 60
+    text = "## A\n\n" + "text " * 130 + "\n\n" + "\n".join([item.rstrip()] * 4) + "\n"
     passages = cut(text, whole(text))
     assert [passage.lines for passage in passages] == [(1, 3), (5, 6), (7, 8)]
     assert all(len(passage.text) <= TARGET_CHARS for passage in passages)
