@@ -21,22 +21,43 @@ from functools import lru_cache
 
 CHARS_PER_TOKEN = 4
 DEFAULT_BUDGET = 1500
-DEFAULT_LIMIT = 8
-MAX_QUERY = 20_000
-"""Characters; of a longer query the start and the end count, where a log names its command and its error."""
+DEFAULT_LIMIT = 12
+SECTIONS = 5
+"""Sections that are shown before more is shown of one."""
 MAX_MISSES = 8
 """Passages too long for what is left of the budget, after which no shorter one is looked for."""
 MAX_NAMED = 3
-"""Objects that are shown first when several share the name that was asked for."""
-NAMED = 2.0
-"""How far an object that is the query stands above the best passage that only mentions it."""
-INDEX_FORMAT = 1
+"""Objects that gain from a name that several share."""
+MAX_QUERY = 20_000
+"""Characters; of a longer query the start and the end count, where a log names its command and its error."""
+INDEX_FORMAT = 2
 SKILL = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+
+# How a passage is ranked; chosen on this project's own questions (tests/questions.jsonl).
+SECTION = 1.0
+"""Weight of the score of the whole section that a passage is in."""
+HINT = 1.0
+"""Weight of the score of the section's hint, the words that people use for it."""
+HINT_COUNT = 2
+"""How often a word of the hint counts in the section."""
+EXTRA = 0.5
+"""Weight of the words that the thesaurus adds to a query."""
+COVERED = 0.5
+"""Power of the share of the query, by weight of its words, that the section has."""
+NAMED = 0.3
+"""What an object that a query names gains, as a share of the best score, if its name is rare."""
+ASKED = 2.0
+"""The same, where the name is the whole query."""
+WINDOWS = (300, 250, 200)
+"""Tokens that the best section may have at first, the second, ...; what is left of the budget follows."""
+WORTH = 0.4
+"""A neighbour is shown with a passage if it has this share of its score."""
 
 # --- words -----------------------------------------------------------------------------------------------------
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*|[0-9]+(?:\.[0-9]+)*")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_PLAIN_WORD = re.compile(r"[\w.+=-]*\w")
 _NAME = re.compile(r"[`'\"]?([A-Za-z_][\w.]*)(?:\(\))?[`'\"]?")
 _IDENTIFIER = re.compile(r"[._]|[a-z][A-Z]|[A-Z]{2}[a-z]")
 
@@ -303,6 +324,25 @@ def tokenize(text: str) -> list[str]:
     return terms
 
 
+_FRAME = re.compile(r'^\s*File ".*", line \d+.*$|^\s*[\^~]+\s*$|^Traceback .*:$', re.MULTILINE)
+_NOISE = re.compile(
+    r"0x[0-9a-fA-F]+|\b\d{4}-\d\d-\d\d[T ][\d:.,]+|^\[?rank\s?\d+\]?:|[^\s\"]*/site-packages/", re.MULTILINE
+)
+_ERROR_LINE = re.compile(r"Error|Exception|Warning|timed? ?out|failed|assert|abort|hang|mismatch", re.IGNORECASE)
+LONG_QUERY = 12
+"""Lines; of a longer one those that speak of an error count, and the last ones."""
+
+
+def focus(query: str) -> str:
+    """What a pasted log or traceback asks: its error lines and its end, without frames, addresses and times."""
+    query = _NOISE.sub(" ", _FRAME.sub("", query))
+    lines = [line for line in dict.fromkeys(line.strip() for line in query.split("\n")) if line]
+    if len(lines) <= LONG_QUERY:
+        return "\n".join(lines)
+    errors = [line for line in lines if _ERROR_LINE.search(line)]
+    return "\n".join(dict.fromkeys(errors[-LONG_QUERY:] + lines[-3:]))
+
+
 # --- index -----------------------------------------------------------------------------------------------------
 
 
@@ -312,6 +352,8 @@ class BrokenSkill(Exception):
 
 class Index:
     """``references/index.json``, as skill_builder/index/build.py documents it.
+
+    Its entries are the passages and, after them, the hints: for a section the words that people use for it.
 
     Args:
         skill: The skill's folder.
@@ -332,6 +374,7 @@ class Index:
             self.version: str = data["documentation"]
             self.files: list[str] = catalog["files"]
             self.categories: list[str] = catalog["categories"]
+            self.synonyms: dict[str, str] = catalog["synonyms"]
             self.titles: list[str] = catalog["titles"]
             self.urls: list[str] = catalog["urls"]
             self.kinds: list[str] = [catalog["kinds"][number] for number in catalog["kind"]]
@@ -340,10 +383,12 @@ class Index:
             self.section: list[int] = catalog["section"]
             self.file: list[int] = catalog["file"]
             self.lines: list[list[int]] = catalog["lines"]
-            self.saturation: float = data["k1"] + 1
-            self.norms = [data["k1"] * (1 - data["b"] + data["b"] * n / data["mean"]) for n in catalog["lengths"]]
+            self.k1: float = data["k1"]
+            self.b: float = data["b"]
+            self.lengths: list[int] = catalog["lengths"]
+            self.norms = self._norms(self.lengths, data["mean"])
             self.idf: list[float] = catalog["idf"]
-            self.postings = unpack(data["postings"])
+            self._postings = unpack(data["postings"])
             self.terms = {}
             start = 0
             for term, size in zip(catalog["terms"].split(" "), catalog["sizes"]):
@@ -353,17 +398,30 @@ class Index:
             raise BrokenSkill(f"{path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
             raise BrokenSkill(f"{path} is damaged ({type(error).__name__}: {error})") from error
+        lengths = [0] * len(self.titles)
+        for entry, section in enumerate(self.section):
+            lengths[section] += self.lengths[entry] * (1 if entry < len(self.lines) else HINT_COUNT)
+        self.section_norms = self._norms(lengths, sum(lengths) / max(1, len(lengths)))
+
+    def _norms(self, lengths: list[int], mean: float) -> list[float]:
+        return [self.k1 * (1 - self.b + self.b * length / mean) for length in lengths]
+
+    def postings(self, term: str) -> list[tuple[int, int]]:
+        """The entries that have a term, and how often."""
+        return read_postings(self._postings, *self.terms[term]) if term in self.terms else []
+
+    def weigh(self, frequency: int, count: int, norm: float) -> float:
+        """BM25 (Okapi) of a term: by how many entries have it, how often this one has it, and the norm of its length."""
+        return self.idf[frequency] * (self.k1 + 1) * count / (count + norm)
 
     def scores(self, terms: list[str]) -> dict[int, float]:
-        """BM25 (Okapi) of every passage that has one of the terms, by its number."""
+        """BM25 of every entry that has one of the terms, by its number."""
         scores: dict[int, float] = {}
         for term in terms:
-            if term not in self.terms:
-                continue
-            postings = read_postings(self.postings, *self.terms[term])
-            weight = self.idf[len(postings)] * self.saturation
-            for passage, count in postings:
-                scores[passage] = scores.get(passage, 0.0) + weight * count / (count + self.norms[passage])
+            postings = self.postings(term)
+            for entry, count in postings:
+                weight = self.weigh(len(postings), count, self.norms[entry])
+                scores[entry] = scores.get(entry, 0.0) + weight
         return scores
 
     def read(self, passage: int) -> str:
@@ -473,65 +531,174 @@ def search(
     if category is not None:
         wanted = index.categories.index(category)
         scores = {p: score for p, score in scores.items() if index.category[index.section[p]] == wanted}
-    results: list[Result] = []
-    seen: set[str] = set()
-    spent = misses = 0
-    for passage in sorted(scores, key=lambda p: (-scores[p], p)):
-        text = index.read(passage)
-        cost = tokens(text)
-        if text in seen:
-            continue
-        if spent + cost > budget:
-            misses += 1
-            if not results:
-                cut = text[: budget * CHARS_PER_TOKEN]
-                return [Result(index.section[passage], passage, passage, scores[passage], cut)]
-            if misses == MAX_MISSES:
-                break
-            continue
-        neighbour = next((r for r in results if adjoins(index, r, passage)), None)
-        if neighbour is None and len(results) == limit:
+    order = sorted(scores, key=lambda p: (-scores[p], p))
+    page = Page(index, scores, budget)
+    for passage in order:
+        if len(page.results) == min(limit, SECTIONS) or page.full:
             break
-        seen.add(text)
-        spent += cost
-        if neighbour is None:
-            results.append(Result(index.section[passage], passage, passage, scores[passage], text))
-        elif passage < neighbour.first:
-            neighbour.first, neighbour.text = passage, f"{text}\n\n{neighbour.text}"
+        if page.is_new(index.section[passage]):
+            page.show(passage, WINDOWS[min(len(page.results), len(WINDOWS) - 1)])
+    for passage in order:
+        if page.full:
+            break
+        if len(page.results) < limit or page.adjoining(passage):
+            page.show(passage, 0)
+    if not page.results and order:
+        best = order[0]
+        page.results.append(Result(index.section[best], best, best, scores[best], index.read(best)))
+        page.results[0].text = page.results[0].text[: budget * CHARS_PER_TOKEN]
+    return page.results
+
+
+class Page:
+    """What is shown to the reader: windows on sections, within a budget of tokens."""
+
+    def __init__(self, index: Index, scores: dict[int, float], budget: int) -> None:
+        self.results: list[Result] = []
+        self._index = index
+        self._scores = scores
+        self._left = budget
+        self._misses = 0
+        self._texts: set[str] = set()
+        self._passages: set[int] = set()
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no use in trying further passages."""
+        return self._misses >= MAX_MISSES
+
+    def is_new(self, section: int) -> bool:
+        """Whether nothing of a section is shown."""
+        return all(result.section != section for result in self.results)
+
+    def show(self, passage: int, tokens_wanted: int) -> None:
+        """Show a passage, unless it is shown or too long, with what is worth it around it."""
+        text = self._index.read(passage)
+        if passage in self._passages or text in self._texts:
+            return
+        if tokens(text) > self._left:
+            self._misses += 1
+            return
+        first = last = passage
+        texts = {passage: text}
+        used = tokens(text)
+        while True:
+            around = [p for p in (first - 1, last + 1) if self._is_worth(p, passage)]
+            around = [p for p in around if used + self._cost(p) <= min(tokens_wanted, self._left)]
+            if not around:
+                break
+            best = max(around, key=lambda p: (self._scores[p], -p))
+            texts[best] = self._index.read(best)
+            used += self._cost(best)
+            first, last = min(first, best), max(last, best)
+        self._left -= sum(self._cost(p) for p in texts)
+        self._texts.update(texts.values())
+        self._passages.update(texts)
+        joined = "\n\n".join(texts[p] for p in sorted(texts))
+        beside = self.adjoining(passage)
+        if beside is None:
+            self.results.append(Result(self._index.section[passage], first, last, self._scores[passage], joined))
+        elif first < beside.first:
+            beside.first, beside.text = first, f"{joined}\n\n{beside.text}"
         else:
-            neighbour.last, neighbour.text = passage, f"{neighbour.text}\n\n{text}"
-    return results
+            beside.last, beside.text = last, f"{beside.text}\n\n{joined}"
 
+    def adjoining(self, passage: int) -> Result | None:
+        """The result that a passage stands right before or after, in the same section."""
+        for result in self.results:
+            if result.section == self._index.section[passage] and passage in (result.first - 1, result.last + 1):
+                return result
+        return None
 
-def adjoins(index: Index, result: Result, passage: int) -> bool:
-    """Whether a passage stands right before or after a result, in the same section."""
-    return index.section[passage] == result.section and passage in (result.first - 1, result.last + 1)
+    def _cost(self, passage: int) -> int:
+        return tokens(self._index.read(passage)) + 1
+
+    def _is_worth(self, passage: int, beside: int) -> bool:
+        return (
+            passage in self._scores
+            and passage not in self._passages
+            and self._index.section[passage] == self._index.section[beside]
+            and self._scores[passage] >= WORTH * self._scores[beside]
+        )
 
 
 def rank(index: Index, query: str) -> dict[int, float]:
-    """The score of every passage that has to do with the query."""
-    scores = index.scores(tokenize(query))
-    for section in named_sections(index, query):
-        own = [passage for passage, of in enumerate(index.section) if of == section]
-        best = max(scores.values(), default=1.0)
+    """The score of every passage that has to do with the query: its own, its section's and its section's hint's."""
+    terms = tokenize(focus(query))
+    weights = dict.fromkeys(terms, 0.0)
+    for term in terms:
+        weights[term] += 1.0
+    for term in added_terms(index, query):
+        weights[term] = weights.get(term, 0.0) + EXTRA
+    entries: dict[int, float] = {}
+    sections: dict[int, float] = {}
+    covered: dict[int, float] = {}
+    asked = 0.0
+    for term, weight in weights.items():
+        postings = index.postings(term)
+        importance = index.idf[len(postings)] if postings else max(index.idf)
+        counts: dict[int, int] = {}
+        for entry, count in postings:
+            entries[entry] = entries.get(entry, 0.0) + weight * index.weigh(len(postings), count, index.norms[entry])
+            section = index.section[entry]
+            counts[section] = counts.get(section, 0) + count * (1 if entry < len(index.lines) else HINT_COUNT)
+        is_asked = term in terms
+        asked += importance * is_asked
+        for section, count in counts.items():
+            norm = index.section_norms[section]
+            sections[section] = sections.get(section, 0.0) + weight * index.weigh(len(postings), count, norm)
+            covered[section] = covered.get(section, 0.0) + importance * is_asked
+    for hint in range(len(index.lines), len(index.section)):
+        if hint in entries:
+            sections[index.section[hint]] += entries.pop(hint) * HINT / SECTION
+    scores = {
+        passage: (entries.get(passage, 0.0) + SECTION * sections[section]) * (covered[section] / asked) ** COVERED
+        for passage, section in enumerate(index.section[: len(index.lines)])
+        if covered.get(section)
+    }
+    best = max(scores.values(), default=1.0)
+    for section, gain in named_sections(index, query).items():
+        own = (passage for passage, of in enumerate(index.section[: len(index.lines)]) if of == section)
         for place, passage in enumerate(own):
-            scores[passage] = best * (NAMED - place * 0.01) + scores.get(passage, 0.0)
+            scores[passage] = scores.get(passage, 0.0) + best * gain * 0.99**place
     return scores
 
 
-def named_sections(index: Index, query: str) -> list[int]:
-    """The objects that the whole query names: by the full name, else by its last part, else nearly."""
-    match = _NAME.fullmatch(query.strip())
-    if match is None:
-        return []
-    name = match.group(1).lower()
+def added_terms(index: Index, query: str) -> list[str]:
+    """What the thesaurus adds for the words and phrases of a query."""
+    words = " ".join(_PLAIN_WORD.findall(query.lower()))
+    return [
+        term
+        for phrase, meaning in index.synonyms.items()
+        if f" {phrase} " in f" {words} "
+        for term in tokenize(meaning)
+    ]
+
+
+def named_sections(index: Index, query: str) -> dict[int, float]:
+    """The objects that a query names, and what they gain: more if the name is rare, most if it is all that is asked.
+
+    A name may be full, a last part, or, where nothing has it, nearly right.
+    """
     objects = [(title.lower(), section) for section, title in enumerate(index.titles) if is_object(index, section)]
-    exact = [section for title, section in objects if title == name]
-    ending = [section for title, section in objects if title.endswith("." + name)]
-    if exact or ending:
-        return (exact or ending)[:MAX_NAMED]
-    close = nearest(name, [title.rpartition(".")[2] for title, _ in objects], count=1)
-    return [section for title, section in objects if title.rpartition(".")[2] in close][:MAX_NAMED]
+    by_name: dict[str, list[int]] = {}
+    for title, section in objects:
+        for name in {title, title.rpartition(".")[2]}:
+            by_name.setdefault(name, []).append(section)
+    match = _NAME.fullmatch(query.strip())
+    asked = match.group(1).lower() if match else ""
+    names = {word.strip("_.").lower() for word in _WORD.findall(query) if _IDENTIFIER.search(word.strip("_."))}
+    gains: dict[int, float] = {}
+    for name in sorted(names | ({asked} if asked else set())):
+        last = name.rpartition(".")[2]
+        found = by_name.get(name) or by_name.get(last)
+        if not found and (name == asked or last not in index.terms) and len(last) > 5:
+            close = nearest(last, [known for known in by_name if "." not in known], count=1)
+            found = by_name[close[0]] if close else None
+        rarity = index.idf[len(index.postings(last))] / max(index.idf) if last in index.terms else 1.0
+        for section in (found or [])[:MAX_NAMED]:
+            gains[section] = max(gains.get(section, 0.0), ASKED if name == asked else NAMED * rarity)
+    return gains
 
 
 def is_object(index: Index, section: int) -> bool:
@@ -543,7 +710,7 @@ def nearest(name: str, names: list[str], count: int) -> list[str]:
     """The names that are most like one that nobody knows."""
     from difflib import get_close_matches  # noqa: PLC0415 - 3 ms that only a misspelt name costs
 
-    return get_close_matches(name.lower().rpartition(".")[2], sorted(set(names)), n=count, cutoff=0.8)
+    return get_close_matches(name.lower().rpartition(".")[2], sorted(set(names)), n=count, cutoff=0.84)
 
 
 # --- command line ----------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from skill_builder import __version__
 from skill_builder.corpus.parse import parse_page
 from skill_builder.corpus.references import References, write_references
 from skill_builder.errors import CoverageError, SiteUnreachable, SourceError, TorchUnusable
-from skill_builder.index.build import Entry, build_index, index_entry, load_search
+from skill_builder.index.build import Entry, build_index, hint_entries, index_entry, load_search
 from skill_builder.index.passages import cut_guide, cut_references, left_out
+from skill_builder.index.thesaurus import load_thesaurus
 from skill_builder.pages.installed import installed_pages
 from skill_builder.pages.site import site_pages
 from skill_builder.records import DocumentedObject, Page, PageSource, Passage, Progress, Section
@@ -97,7 +98,7 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
             "missing": missing,
         },
         left_out=count_left_out(references.left_out, sections),
-        rewritten=references.rewritten,
+        reworded=references.reworded,
         notes=tuple(source.notes),
     )
     files["manifest.json"] = manifest.to_json(files)
@@ -237,7 +238,7 @@ def index_all(
     """The text of ``index.json`` over the references, the guides, and the sections that are left out."""
     search = load_search(sources() / "scripts")
     entries, sections = index_entries(references, guides, search.tokenize, progress)
-    return build_index(entries, sections, version, search.INDEX_FORMAT)
+    return build_index(entries, sections, version, search.INDEX_FORMAT, load_thesaurus().terms)
 
 
 def index_entries(
@@ -246,7 +247,7 @@ def index_entries(
     tokenize: Callable[[str], list[str]],
     progress: Progress = lambda stage, done, total: None,
 ) -> tuple[list[Entry], list[Section]]:
-    """What the index is built from: every passage with its terms, and every section."""
+    """What the index is built from: every passage and hint with its terms, and every section."""
     sections = [placed.section for placed in references.placed] + list(references.left_out)
     passages: list[Passage] = []
     for path, data in guides.items():
@@ -259,4 +260,4 @@ def index_entries(
     for done, passage in enumerate(passages, 1):
         entries.append(index_entry(passage, tokenize))
         progress("indexing", done, len(passages))
-    return entries, sections
+    return entries + hint_entries(sections, load_thesaurus(), tokenize), sections

@@ -39,7 +39,7 @@ def test_the_manifest_says_what_was_built(skill, site_url):
     assert (manifest["origin"], manifest["reason"], manifest["address"]) == ("site", "asked for", site_url)
     assert "https://docs.pytorch.org/docs/stable/distributed.html" in manifest["pages"]
     assert set(manifest["files"]) == set(tree(skill.out)) - {"manifest.json"}
-    assert any(url.endswith("notes/fsdp.html#code") for url in manifest["rewritten"])
+    assert any(url.endswith("notes/fsdp.html#code") for url in manifest["reworded"])
     assert "lacks 7 pages" in manifest["notes"][0]
 
 

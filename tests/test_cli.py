@@ -82,9 +82,9 @@ def test_validate_prints_file_line_rule_and_remedy(built_skill, tmp_path):
     (copy / "references/extra.md").write_text("x\n", encoding="utf-8")
     done = run("validate", str(copy), env={**os.environ, "PATH": ""})
     assert done.returncode == 1
-    assert "error [named] " in done.stdout
+    assert "references/extra.md:0: error [unnamed] is not named in SKILL.md" in done.stdout
     as_json = run("validate", str(copy), "--json", env={**os.environ, "PATH": ""})
-    finding = next(finding for finding in json.loads(as_json.stdout) if finding["rule"] == "named")
+    finding = next(finding for finding in json.loads(as_json.stdout) if finding["rule"] == "unnamed")
     assert list(finding) == ["file", "line", "rule", "severity", "problem", "remedy"]
     assert "references/extra.md" in finding["remedy"]
 

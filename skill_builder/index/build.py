@@ -1,14 +1,15 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 1, a JSON object:
+Format 2, a JSON object:
 
 - ``format``, ``about``, ``documentation`` (the version that the references are from);
-- ``k1``, ``b``, ``mean``: rank-bm25's parameters and the mean length of a passage in terms;
+- ``k1``, ``b``, ``mean``: rank-bm25's parameters and the mean length of an entry in terms;
 - ``catalog``: lines of base64, some letters changed (``SAFE_LETTERS``), of zlib-compressed JSON: ``files``,
-  ``categories``, ``kinds``; a column for each property of the sections (``titles``, ``urls``, ``kind``, ``category``,
-  ``parents``) and of the passages (``section``, ``file``, ``lines``, ``lengths``); the ``terms``, sorted and joined by
-  spaces, with the ``sizes`` of their postings in bytes; and ``idf``, rank-bm25's weight of a term that occurs in so
-  many passages;
+  ``categories``, ``kinds``, ``synonyms``; a column for each property of the sections (``titles``, ``urls``, ``kind``,
+  ``category``, ``parents``), of the passages (``file``, ``lines``) and of all entries (``section``, ``lengths``), which
+  are the passages and after them the hints, the words that people use for a section; the ``terms``, sorted and joined
+  by spaces, with the ``sizes`` of their postings in bytes; and ``idf``, rank-bm25's weight of a term that so many
+  entries have;
 - ``postings``: likewise of zlib-compressed bytes, term after term, read by ``read_postings`` there.
 
 rank-bm25 (Okapi) weighs the terms; what is stored are its numbers, so that ``idf * (k1 + 1) * count / (count + norm)``,
@@ -22,17 +23,22 @@ import json
 import zlib
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 from rank_bm25 import BM25Okapi
 
+from skill_builder.index.thesaurus import Thesaurus
 from skill_builder.records import Passage, Section
 
 TITLE_WEIGHT = 2
 """A word of the section's title counts as often as this many in the text; of the titles around it, once."""
+
+K1 = 1.2
+B = 0.6
+"""BM25's saturation and length normalisation, chosen on this project's own questions."""
 
 LINE = 100
 """Characters of base64 a line."""
@@ -44,10 +50,13 @@ sixteen letters) or a miner's name, and then blocks the skill. Without these let
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A passage with the terms under which it is found."""
+    """A passage, or a section's hint, with the terms under which it is found."""
 
-    passage: Passage
+    url: str
+    """Of the section."""
     terms: tuple[str, ...]
+    passage: Passage | None = None
+    """None for a hint."""
 
 
 def load_search(scripts: Path) -> ModuleType:
@@ -63,40 +72,57 @@ def index_entry(passage: Passage, tokenize: Callable[[str], list[str]]) -> Entry
     """A passage with the words of its text and its titles."""
     *around, title = passage.titles
     terms = tokenize(passage.text) + tokenize(title) * TITLE_WEIGHT + tokenize(" ".join(around))
-    return Entry(passage, tuple(terms))
+    return Entry(passage.url, tuple(terms), passage)
 
 
-def build_index(entries: Sequence[Entry], sections: Iterable[Section], version: str, format_number: int) -> str:
+def hint_entries(
+    sections: Iterable[Section], thesaurus: Thesaurus, tokenize: Callable[[str], list[str]]
+) -> list[Entry]:
+    """The hints: for each section that the thesaurus knows, the words that people use for it."""
+    hints = ((section.url, tokenize(thesaurus.words_for(section))) for section in sections)
+    return [Entry(url, tuple(terms)) for url, terms in hints if terms]
+
+
+def build_index(
+    entries: Sequence[Entry],
+    sections: Iterable[Section],
+    version: str,
+    format_number: int,
+    synonyms: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """The text of ``index.json``.
 
     Args:
-        entries: The passages in the order of the files, those that are left out last.
-        sections: Every section that an entry's passage belongs to, for the titles around it.
+        entries: The passages in the order of the files, then the hints.
+        sections: Every section that an entry belongs to, for the titles around it.
         version: The documentation's version.
         format_number: ``INDEX_FORMAT`` of the search that will read it.
+        synonyms: Word or phrase of a query -> words to search for as well.
     """
-    scorer = BM25Okapi([entry.terms for entry in entries])
+    scorer = BM25Okapi([entry.terms for entry in entries], k1=K1, b=B)
+    passages = [entry.passage for entry in entries if entry.passage is not None]
     by_url = {section.url: section for section in sections}
     used = _used(entries, by_url)
     numbers = {url: number for number, url in enumerate(used)}
     rows = [by_url[url] for url in used]
     categories = list(dict.fromkeys(section.category for section in rows))
     kinds = list(dict.fromkeys(section.kind for section in rows))
-    files = list(dict.fromkeys(entry.passage.file for entry in entries))
+    files = list(dict.fromkeys(passage.file for passage in passages))
     terms = sorted({term for entry in entries for term in entry.terms})
     postings = _postings(entries, terms)
     catalog = {
         "files": files,
         "categories": categories,
         "kinds": kinds,
+        "synonyms": dict(sorted(synonyms.items())),
         "titles": [section.title for section in rows],
         "urls": used,
         "kind": [kinds.index(section.kind) for section in rows],
         "category": [categories.index(section.category) for section in rows],
         "parents": [numbers.get(section.parent, -1) for section in rows],
-        "section": [numbers[entry.passage.url] for entry in entries],
-        "file": [files.index(entry.passage.file) for entry in entries],
-        "lines": [entry.passage.lines for entry in entries],
+        "section": [numbers[entry.url] for entry in entries],
+        "file": [files.index(passage.file) for passage in passages],
+        "lines": [passage.lines for passage in passages],
         "lengths": [len(entry.terms) for entry in entries],
         "terms": " ".join(terms),
         "sizes": [len(encoded) for encoded in postings],
@@ -120,7 +146,7 @@ def _used(entries: Iterable[Entry], by_url: dict[str, Section]) -> list[str]:
     used: dict[str, None] = {}
     for entry in entries:
         path = []
-        url = entry.passage.url
+        url = entry.url
         while url in by_url:
             path.append(url)
             url = by_url[url].parent

@@ -11,8 +11,8 @@ from skill_builder.corpus.references import Placed
 from skill_builder.fragments import Fragments
 from skill_builder.records import Passage, Section
 
-TARGET_CHARS = 1200
-"""A passage grows by whole paragraphs, list items and code blocks up to this many characters (300 tokens)."""
+TARGET_CHARS = 700
+"""A passage grows by whole paragraphs, list items and code blocks up to this many characters (175 tokens)."""
 
 GUIDES = "guides"
 

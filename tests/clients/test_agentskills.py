@@ -42,6 +42,6 @@ def test_the_strict_validator_refuses_the_other_target(built_skill, agentskills,
 
 
 @pytest.mark.parametrize("target", ["hermes", "agentskills"])
-def test_both_targets_pass_validation_here(built_skill, tmp_path, target, monkeypatch):
+def test_both_targets_pass_validation_here(small_skill, tmp_path, target, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert validate(rendered(built_skill, target, tmp_path)) == []
+    assert validate(rendered(small_skill, target, tmp_path)) == []

@@ -93,8 +93,8 @@ def test_the_installed_search_answers_with_the_standard_library_alone(installed,
 
 
 @pytest.mark.parametrize("executable", ["python", "hermes"])
-def test_validation_runs_the_clients_scanner(built_skill, hermes, tmp_path, executable):
-    skill = shutil.copytree(built_skill, tmp_path / built_skill.name)
+def test_validation_runs_the_clients_scanner(small_skill, hermes, tmp_path, executable):
+    skill = shutil.copytree(small_skill, tmp_path / small_skill.name)
     assert validate(skill, hermes=hermes / executable) == []
     (skill / "assets" / "launch.sh").write_text("cd /tmp\nsudo ls\nchmod 777 x\n", encoding="utf-8")
     assert validate(skill, hermes=hermes / executable) == [
@@ -117,9 +117,9 @@ def test_validation_runs_the_clients_scanner(built_skill, hermes, tmp_path, exec
     ]
 
 
-def test_the_client_is_found_on_the_path(built_skill, hermes, tmp_path, monkeypatch):
+def test_the_client_is_found_on_the_path(small_skill, hermes, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(hermes))
-    skill = shutil.copytree(built_skill, tmp_path / built_skill.name)
+    skill = shutil.copytree(small_skill, tmp_path / small_skill.name)
     (skill / "LICENSE").chmod(0o755)
     assert validate(skill) == [
         Finding(

@@ -113,7 +113,13 @@ def test_the_environment_is_written_as_the_scanner_lets_it_pass():
         'Set `environ["RANK"]`.\n\n```python\nimport os\nfrom os import environ\nenviron["A"] = "1"\n'
         'os.environ.get("B")\n```\n\n```python\n>>> import os\n>>> from os import environ\n>>> dict(environ)\n```'
     ) in text
-    assert references.rewritten == (FSDP2.url,)
+    assert references.reworded == (FSDP2.url,)
+
+
+def test_an_address_with_a_port_is_written_with_a_word():
+    text = write_references([replace(FSDP2, markdown="`tcp://10.1.1.20:23456`")], SCOPE, "2.13").files["docs-fsdp2.md"]
+    assert "`tcp://HOST:23456`" in text
+    assert "\nIn this file `HOST` in an address with a port stands for the example's IP address.\n" in text
 
 
 def small(**limits):

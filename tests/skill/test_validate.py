@@ -6,10 +6,8 @@ import pytest
 
 from skill_builder.errors import NotASkill, SkillError
 from skill_builder.fragments import slug
-from skill_builder.index.build import build_index, index_entry, load_search
-from skill_builder.index.passages import cut_guide
-from skill_builder.skill.assemble import sources
 from skill_builder.skill.validate import RULES, Finding, validate
+from tests.guide_index import guide_index
 
 SKILL_MD = """\
 ---
@@ -67,14 +65,6 @@ Text about `x<y>` and the list[`int`].
 OTHER = "# Other\n\nA guide that the index knows.\n"
 
 
-def index(path, text):
-    """An index over one guide."""
-    search = load_search(sources() / "scripts")
-    placed, passages = cut_guide(path, text)
-    entries = [index_entry(passage, search.tokenize) for passage in passages]
-    return build_index(entries, [place.section for place in placed], "2.13", search.INDEX_FORMAT)
-
-
 @pytest.fixture
 def skill(tmp_path, monkeypatch):
     """A skill in which nothing is wrong, on a machine without the client."""
@@ -87,7 +77,7 @@ def skill(tmp_path, monkeypatch):
         "references/guide-start.md": GUIDE,
         "references/docs-fsdp2.md": DOCS,
         "references/guide-other.md": OTHER,
-        "references/index.json": index("guide-other.md", OTHER),
+        "references/index.json": guide_index({"guide-other.md": OTHER}),
         "scripts/search_docs.py": 'print("found")\n',
     }.items():
         write(folder / name, text)

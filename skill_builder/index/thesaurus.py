@@ -1,0 +1,58 @@
+"""The words of users for the words of the documentation: ``thesaurus.yaml``, hand-written, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import yaml
+
+from skill_builder.errors import ScopeError
+from skill_builder.records import Section
+from skill_builder.scope import page_name
+
+THESAURUS_FILE = Path(__file__).with_name("thesaurus.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Thesaurus:
+    """What people say for what the documentation says."""
+
+    sections: Mapping[str, str]
+    """Shell pattern of a place (``page#anchor``) -> words under which its section is found as well."""
+    terms: Mapping[str, str]
+    """Word or phrase of a query -> words to search for as well."""
+
+    def words_for(self, section: Section) -> str:
+        """All words for a section; empty where the thesaurus has none."""
+        place = f"{page_name(section.url)}#{section.url.partition('#')[2]}"
+        return " ".join(words for pattern, words in self.sections.items() if fnmatchcase(place, pattern))
+
+    def unused(self, sections: Iterable[Section]) -> list[str]:
+        """The patterns that match none of the sections."""
+        places = [f"{page_name(section.url)}#{section.url.partition('#')[2]}" for section in sections]
+        return [pattern for pattern in self.sections if not any(fnmatchcase(place, pattern) for place in places)]
+
+
+def load_thesaurus(path: Path = THESAURUS_FILE) -> Thesaurus:
+    """Read a thesaurus.
+
+    Raises:
+        ScopeError: The file is missing, is not YAML, or does not map texts to texts.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScopeError(path, f"cannot be read ({error.strerror})", "restore it from the repository") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ScopeError(f"{path}:{mark.line + 1 if mark else 1}", "is not YAML", "mend the syntax") from error
+    for key in ("sections", "terms"):
+        texts = data.get(key) if isinstance(data, dict) else None
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for pair in texts.items() for text in pair):
+            raise ScopeError(
+                path, f"{key!r} does not map texts to texts", "write `key: words` lines, in quotes if need be"
+            )
+    return Thesaurus(data["sections"], data["terms"])
