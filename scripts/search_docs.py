@@ -49,12 +49,8 @@ ASKED = 2.0
 """The same, where the name is the whole query."""
 MAX_NAMED = 3
 """Objects that gain from a name that several share."""
-SECTIONS = 5
-"""Sections that are shown before more is shown of one."""
-WINDOWS = (300, 250, 200)
-"""Tokens that the best section may have at first, the second, and those after it."""
-WORTH = 0.4
-"""A neighbour is shown with a passage if it has this share of its score."""
+WINDOWS = (400, 300, 250)
+"""Tokens that the best section may have, the second and the third, before more is shown of any."""
 MAX_MISSES = 8
 """Passages too long for what is left of the budget, after which no shorter one is looked for."""
 
@@ -204,9 +200,9 @@ def focus(query: str) -> str:
 
 # --- index -----------------------------------------------------------------------------------------------------
 
-INDEX_FORMAT = 4
-TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "urls", "idf", "terms")
-NUMBERS = ("kind", "category", "parents", "section", "lengths", "file", "first", "last", "sizes")
+INDEX_FORMAT = 5
+TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "pages", "anchors", "idf", "terms")
+NUMBERS = ("kind", "category", "parents", "page", "section", "lengths", "file", "first", "last", "sizes")
 """What is in the catalog and in the numbers, in this order; see skill_builder/index/build.py."""
 RECORD, FIELD = "\x1e", "\x1f"
 """Characters that end a column of the catalog, and a text in it."""
@@ -250,13 +246,13 @@ class Index:
     def _read(self, catalog: str, numbers: bytes, postings: bytes) -> None:
         *columns, terms = catalog.split(RECORD)
         texts = [column.split(FIELD) for column in columns]
-        about, self.files, self.categories, self.kinds, pairs, self.titles, self.urls, idf = texts
+        about, self.files, self.categories, self.kinds, pairs, self.titles, self._pages, self._anchors, idf = texts
         self.version, self.k1, self.b, mean = about[0], *map(float, about[1:])
         self.synonyms = dict(zip(pairs[::2], pairs[1::2]))
         self.idf = list(map(float, idf))
         self.rarest = max(self.idf)
-        self.kind, self.category, self.parents, self.section, self.lengths, *rest = read_columns(numbers)
-        self.file, self.first, self.last, sizes = rest
+        self.kind, self.category, self.parents, self._page, *rest = read_columns(numbers)
+        self.section, self.lengths, self.file, self.first, self.last, sizes = rest
         self.norms = self._norms(self.lengths, mean)
         passages = len(self.first)
         lengths = [0] * len(self.titles)
@@ -327,6 +323,10 @@ class Index:
             titles.append(self.titles[section])
         return " > ".join(reversed(titles))
 
+    def url(self, section: int) -> str:
+        """The official URL of a section, or a guide's file and heading."""
+        return f"{self._pages[self._page[section]]}#{self._anchors[section] or self.titles[section]}"
+
     def read(self, passage: int) -> str:
         """A passage's text, or where to read it if the skill has no room for it."""
         if passage not in self._texts:
@@ -334,7 +334,7 @@ class Index:
             if first:
                 self._texts[passage] = clean("\n".join(self._lines(self.files[self.file[passage]])[first - 1 : last]))
             else:
-                url = self.urls[self.section[passage]]
+                url = self.url(self.section[passage])
                 self._texts[passage] = f"This skill has no room for the text of this section. Read it at {url}"
         return self._texts[passage]
 
@@ -538,10 +538,10 @@ def search(
     order = sorted(scores, key=lambda p: (-scores[p], p))
     page = Page(index, scores, budget)
     for passage in order:
-        if len(page.results) == min(limit, SECTIONS) or page.full:
+        if len(page.results) == min(limit, len(WINDOWS)) or page.full:
             break
         if page.is_new(index.section[passage]):
-            page.show(passage, WINDOWS[min(len(page.results), len(WINDOWS) - 1)])
+            page.show(passage, WINDOWS[len(page.results)])
     for passage in order:
         if page.full:
             break
@@ -625,7 +625,6 @@ class Page:
             passage in self._scores
             and passage not in self._passages
             and self._index.section[passage] == self._index.section[beside]
-            and self._scores[passage] >= WORTH * self._scores[beside]
         )
 
 
@@ -637,7 +636,7 @@ def as_json(index: Index, query: str, results: list[Result]) -> str:
     found = [
         _json_object(
             title=index.heading(result.section),
-            url=index.urls[result.section],
+            url=index.url(result.section),
             file=index.files[index.file[result.first]] or None,
             lines=[index.first[result.first], index.last[result.last]],
             category=index.categories[index.category[result.section]],
@@ -676,7 +675,7 @@ def as_text(index: Index, results: list[Result]) -> str:
     for result in results:
         first, last = index.first[result.first], index.last[result.last]
         place = f"references/{index.files[index.file[result.first]]}:{first}-{last}  " if first else ""
-        blocks.append(f"=== {index.heading(result.section)}\n{place}{index.urls[result.section]}\n\n{result.text}\n")
+        blocks.append(f"=== {index.heading(result.section)}\n{place}{index.url(result.section)}\n\n{result.text}\n")
     return "\n".join(blocks)
 
 

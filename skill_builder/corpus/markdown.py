@@ -29,6 +29,7 @@ _LANGUAGES = {
 _SHELL_START = re.compile(r"(\$ |#!|torchrun\b|python3? |pip |export |srun\b|[A-Z_]+=\S+ \S)")
 _LISTED_FIELDS = ("Parameters", "Keyword Arguments", "Variables", "Raises", "Returns", "Return type", "Yields")
 _LINE_MARKER = re.compile(r"([-+*]|\d{1,9}[.)]|#{1,6})(\s|$)|>|(=+|-+)\s*$|\||~~~")
+_STARTS_BLOCK = re.compile(r"\s*([-+*]\s|\d{1,9}[.)]\s|`{3,}|>|\|)")
 _OPENS_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _IMAGE_NAME = re.compile(r"\.(png|jpe?g|gif|svg|webp)$", re.IGNORECASE)
 _MARKDOWN_LINK = re.compile(r"\]\(")
@@ -219,7 +220,17 @@ def _admonition(text: str) -> str:
 
 
 def _quotation(text: str) -> str:
-    return _block("\n".join(f"> {line}".rstrip() for line in text.strip().split("\n")))
+    """A labelled block; each of its paragraphs is one line, so that no mark stands between two words."""
+    lines: list[str] = []
+    fence = False
+    for line in text.strip().split("\n"):
+        starts_block = fence or not line.strip() or _STARTS_BLOCK.match(line)
+        if not starts_block and lines and lines[-1].strip() and not lines[-1].lstrip().startswith("```"):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+        fence ^= line.lstrip().startswith("```")
+    return _block("\n".join(f"> {line}".rstrip() for line in lines))
 
 
 def _line_block(text: str) -> str:

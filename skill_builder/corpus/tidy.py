@@ -132,7 +132,7 @@ def _typeset_formulas(article: HtmlElement) -> None:
 
 def _flatten_code(article: HtmlElement) -> None:
     """Code holds text alone: the spans of the highlighter say nothing that the text does not."""
-    for element in list(article.iter("pre", "code", "cite", "samp", "kbd", "tt")):
+    for element in list(article.iter("pre", "code", "samp", "kbd", "tt")):
         if element.tag == "pre":
             _only_text(element, _without_directives(element.text_content()))
             continue

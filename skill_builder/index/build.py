@@ -1,18 +1,19 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 4, a JSON object:
+Format 5, a JSON object:
 
 - ``format``, ``about``;
 - ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
   zlib-compressed bytes;
 - the catalog is a text: the columns that ``TEXTS`` names, divided by ``RECORD``, in each its texts, divided by
   ``FIELD``. ``about`` has the documentation's version, rank-bm25's parameters ``k1`` and ``b``, and the mean length of
-  an entry in terms; ``synonyms`` a phrase and its words in turn; ``titles`` and ``urls`` are the sections'; ``terms``
-  are sorted; ``idf`` is rank-bm25's weight of a term that so many entries have;
-- the numbers are the columns that ``NUMBERS`` names, each its length and its values, two bytes each: ``kind``,
-  ``category`` and ``parents`` (its own number where there is none) for each section; ``file``, ``first`` and ``last``
-  (lines) for each passage; ``section`` and ``lengths`` for each entry, which are the passages and after them the hints,
-  the words that people use for a section; ``sizes``, the bytes of each term's postings;
+  an entry in terms; ``synonyms`` a phrase and its words in turn; ``titles`` and ``anchors`` are the sections', the
+  anchor left empty where it is the title; ``terms`` are sorted; ``idf`` is rank-bm25's weight of a term that so many
+  entries have;
+- the numbers are the columns that ``NUMBERS`` names, each its length and its values, two bytes each: for each section
+  ``kind``, ``category``, ``page`` (one of ``pages``) and ``parents`` (its own number where there is none); for each
+  passage ``file``, ``first`` and ``last`` line; for each entry ``section`` and ``lengths``: entries are the passages
+  and after them the hints, the words that people use for a section; ``sizes``, the bytes of each term's postings;
 - the postings are read by ``read_postings`` there.
 
 rank-bm25 (Okapi) weighs the terms; what is stored are its numbers, so that ``idf * (k1 + 1) * count / (count + norm)``,
@@ -71,9 +72,14 @@ def load_search(scripts: Path) -> ModuleType:
 
 
 def index_entry(passage: Passage, tokenize: Callable[[str], list[str]]) -> Entry:
-    """A passage with the words of its text and its titles."""
-    *around, title = passage.titles
-    terms = tokenize(passage.text) + tokenize(title) * TITLE_WEIGHT + tokenize(" ".join(around))
+    """A passage with the words of its text and its titles.
+
+    Of an object's full name only the last part counts: the search finds the name itself without the index.
+    """
+    *around, title = (name.rpartition(".")[2] for name in passage.titles)
+    heading, _, rest = passage.text.partition("\n")
+    text = rest if heading.startswith("#") else passage.text
+    terms = tokenize(text) + tokenize(title) * TITLE_WEIGHT + tokenize(" ".join(around))
     return Entry(passage.url, tuple(terms), passage)
 
 
@@ -110,6 +116,7 @@ def build_index(
     categories = list(dict.fromkeys(section.category for section in rows))
     kinds = list(dict.fromkeys(section.kind for section in rows))
     files = list(dict.fromkeys(passage.file for passage in passages))
+    pages = list(dict.fromkeys(section.page for section in rows))
     terms = sorted({term for entry in entries for term in entry.terms})
     postings = _postings(entries, terms)
     texts: dict[str, Iterable[object]] = {
@@ -119,7 +126,8 @@ def build_index(
         "kinds": kinds,
         "synonyms": (text for pair in sorted(synonyms.items()) for text in pair),
         "titles": (section.title for section in rows),
-        "urls": used,
+        "pages": pages,
+        "anchors": (anchor if (anchor := section.url.partition("#")[2]) != section.title else "" for section in rows),
         "terms": terms,
         "idf": _idf_by_frequency(scorer, entries),
     }
@@ -127,6 +135,7 @@ def build_index(
         "kind": [kinds.index(section.kind) for section in rows],
         "category": [categories.index(section.category) for section in rows],
         "parents": [places.get(section.parent, number) for number, section in enumerate(rows)],
+        "page": [pages.index(section.page) for section in rows],
         "section": [places[entry.url] for entry in entries],
         "lengths": [len(entry.terms) for entry in entries],
         "file": [files.index(passage.file) for passage in passages],

@@ -103,7 +103,7 @@ def skill_engine(skill: Path) -> Engine:
 
     def engine(question: str) -> list[tuple[str, str]]:
         found = search.search(index, question, budget=BUDGET_TOKENS)
-        return [(index.urls[result.section], result.text) for result in found]
+        return [(index.url(result.section), result.text) for result in found]
 
     return engine
 

@@ -119,11 +119,12 @@ def test_nothing_found_says_so_and_names_what_is_near(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: QUERY"),
+        ([], "the query is empty"),
         (["--", ""], "the query is empty"),
-        (["--budget", "0", "--", "x"], "--budget and --limit must be at least 1"),
-        (["--limit", "-3", "--", "x"], "--budget and --limit must be at least 1"),
-        (["--budget", "many", "--", "x"], "invalid int value: 'many'"),
+        (["--budget", "0", "--", "x"], "--budget wants a whole number of at least 1, not '0'"),
+        (["--limit=-3", "--", "x"], "--limit wants a whole number of at least 1, not '-3'"),
+        (["--budget", "many", "--", "x"], "--budget wants a whole number of at least 1, not 'many'"),
+        (["--colour", "--", "x"], "no option '--colour'; see --help"),
         (["--category", "nonsense", "--", "x"], "no category 'nonsense': use one of "),
     ],
 )
@@ -131,6 +132,12 @@ def test_wrong_usage_is_status_2(run, arguments, message):
     done = run(*arguments)
     assert done.returncode == 2
     assert message in done.stderr.decode()
+
+
+def test_help_is_the_contract(run):
+    assert (
+        b"usage: search_docs.py [--budget TOKENS] [--limit N] [--category C] [--json] -- QUERY" in run("--help").stdout
+    )
 
 
 @pytest.mark.parametrize("query", ["?!", "…", "日本語の質問", "как шардировать", "\U0001f600", "a", "_", "."])
