@@ -47,6 +47,8 @@ NAMED = 0.3
 """What an object that a query names gains, as a share of the best score, if its name is rare."""
 ASKED = 2.0
 """The same, where the name is the whole query."""
+LIKELY = 60
+"""Sections of which the passages are looked at."""
 MAX_NAMED = 3
 """Objects that gain from a name that several share."""
 WINDOWS = (400, 300, 250)
@@ -200,9 +202,21 @@ def focus(query: str) -> str:
 
 # --- index -----------------------------------------------------------------------------------------------------
 
-INDEX_FORMAT = 5
+INDEX_FORMAT = 6
 TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "pages", "anchors", "idf", "terms")
-NUMBERS = ("kind", "category", "parents", "page", "section", "lengths", "file", "first", "last", "sizes")
+NUMBERS = (
+    "kind",
+    "category",
+    "parents",
+    "page",
+    "section_lengths",
+    "section",
+    "lengths",
+    "file",
+    "first",
+    "last",
+    "sizes",
+)
 """What is in the catalog and in the numbers, in this order; see skill_builder/index/build.py."""
 RECORD, FIELD = "\x1e", "\x1f"
 """Characters that end a column of the catalog, and a text in it."""
@@ -242,6 +256,7 @@ class Index:
             raise BrokenSkill(f"{path} is damaged ({type(error).__name__}: {error})") from error
         self._files: dict[str, list[str]] = {}
         self._texts: dict[int, str] = {}
+        self._lower: list[str] = []
 
     def _read(self, catalog: str, numbers: bytes, postings: bytes) -> None:
         *columns, terms = catalog.split(RECORD)
@@ -251,22 +266,16 @@ class Index:
         self.synonyms = dict(zip(pairs[::2], pairs[1::2]))
         self.idf = list(map(float, idf))
         self.rarest = max(self.idf)
-        self.kind, self.category, self.parents, self._page, *rest = read_columns(numbers)
+        self.kind, self.category, self.parents, self._page, self.section_lengths, *rest = read_columns(numbers)
         self.section, self.lengths, self.file, self.first, self.last, sizes = rest
-        self.norms = self._norms(self.lengths, mean)
-        passages = len(self.first)
-        lengths = [0] * len(self.titles)
-        for entry, section in enumerate(self.section):
-            lengths[section] += self.lengths[entry] if entry < passages else HINT_COUNT * self.lengths[entry]
-        self.section_norms = self._norms(lengths, sum(lengths) / len(lengths))
+        self.base = self.k1 * (1 - self.b)
+        self.slope = self.k1 * self.b / mean
+        self.section_slope = self.k1 * self.b * len(self.titles) / sum(self.section_lengths)
         self._terms = f"{FIELD}{terms}{FIELD}"
         self._sizes = sizes
         self._postings = postings
         if sum(sizes) != len(postings) or len(sizes) != self._terms.count(FIELD) - 1:
             raise ValueError("postings are missing")
-
-    def _norms(self, lengths: list[int], mean: float) -> list[float]:
-        return [self.k1 * (1 - self.b + self.b * length / mean) for length in lengths]
 
     def knows(self, term: str) -> bool:
         """Whether any entry has a term."""
@@ -292,7 +301,8 @@ class Index:
             postings = self.postings(term)
             weight = self.idf[len(postings)] * (self.k1 + 1)
             for entry, count in postings:
-                scores[entry] = scores.get(entry, 0.0) + weight * count / (count + self.norms[entry])
+                norm = self.base + self.slope * self.lengths[entry]
+                scores[entry] = scores.get(entry, 0.0) + weight * count / (count + norm)
         return scores
 
     def is_object(self, section: int) -> bool:
@@ -301,19 +311,16 @@ class Index:
 
     def named(self, name: str) -> list[int]:
         """The objects that have a name in lower case, whole or as its last part."""
+        if not self._lower:
+            self._lower = FIELD.join(self.titles).lower().split(FIELD)
         ending = "." + name
-        found = [
-            section for section, title in enumerate(self._lower_titles()) if title == name or title.endswith(ending)
-        ]
+        found = [section for section, title in enumerate(self._lower) if title == name or title.endswith(ending)]
         return [section for section in found if self.is_object(section)]
 
     def last_names(self) -> list[str]:
         """The last part of each object's name, in lower case."""
-        titles = enumerate(self._lower_titles())
-        return sorted({title.rpartition(".")[2] for section, title in titles if self.is_object(section)})
-
-    def _lower_titles(self) -> list[str]:
-        return FIELD.join(self.titles).lower().split(FIELD)
+        names = (title for section, title in enumerate(self.titles) if self.is_object(section))
+        return sorted({name.rpartition(".")[2].lower() for name in names})
 
     def heading(self, section: int) -> str:
         """The titles from the page down to the section."""
@@ -434,12 +441,13 @@ def rank(index: Index, query: str) -> dict[int, float]:
         gain = weight * importance * (index.k1 + 1)
         counts: dict[int, int] = {}
         for entry, count in postings:
-            entries[entry] = entries.get(entry, 0.0) + gain * count / (count + index.norms[entry])
+            norm = index.base + index.slope * index.lengths[entry]
+            entries[entry] = entries.get(entry, 0.0) + gain * count / (count + norm)
             section = index.section[entry]
             counts[section] = counts.get(section, 0) + (count if entry < passages else count * HINT_COUNT)
         for section, count in counts.items():
-            found = gain * count / (count + index.section_norms[section])
-            sections[section] = sections.get(section, 0.0) + SECTION * found
+            norm = index.base + index.section_slope * index.section_lengths[section]
+            sections[section] = sections.get(section, 0.0) + SECTION * gain * count / (count + norm)
         if term in asked:
             importance_of_all += importance
             for section in counts:
@@ -448,10 +456,11 @@ def rank(index: Index, query: str) -> dict[int, float]:
         if hint in entries:
             sections[index.section[hint]] += HINT * entries[hint]
     shares = {section: (part / importance_of_all) ** COVERED for section, part in covered.items()}
+    likely = set(sorted(shares, key=lambda section: -sections[section] * shares[section])[:LIKELY])
     scores = {
         passage: (entries.get(passage, 0.0) + sections[section]) * shares[section]
         for passage, section in enumerate(index.section[:passages])
-        if section in shares
+        if section in likely
     }
     best = max(scores.values(), default=1.0)
     for section, gain in named_sections(index, query).items():
@@ -536,96 +545,62 @@ def search(
         wanted = index.categories.index(category)
         scores = {p: score for p, score in scores.items() if index.category[index.section[p]] == wanted}
     order = sorted(scores, key=lambda p: (-scores[p], p))
-    page = Page(index, scores, budget)
-    for passage in order:
-        if len(page.results) == min(limit, len(WINDOWS)) or page.full:
-            break
-        if page.is_new(index.section[passage]):
-            page.show(passage, WINDOWS[len(page.results)])
-    for passage in order:
-        if page.full:
-            break
-        if len(page.results) < limit or page.adjoining(passage):
-            page.show(passage, 0)
-    if not page.results and order:
-        best = order[0]
-        page.results.append(Result(index.section[best], best, best, scores[best], index.read(best)))
-        page.results[0].text = page.results[0].text[: budget * CHARS_PER_TOKEN]
-    return page.results
-
-
-class Page:
-    """What is shown to the reader: windows on sections, within a budget of tokens."""
-
-    def __init__(self, index: Index, scores: dict[int, float], budget: int) -> None:
-        self.results: list[Result] = []
-        self._index = index
-        self._scores = scores
-        self._left = budget
-        self._misses = 0
-        self._texts: set[str] = set()
-        self._passages: set[int] = set()
-
-    @property
-    def full(self) -> bool:
-        """Whether there is no use in trying further passages."""
-        return self._misses >= MAX_MISSES
-
-    def is_new(self, section: int) -> bool:
-        """Whether nothing of a section is shown."""
-        return all(result.section != section for result in self.results)
-
-    def show(self, passage: int, window: int) -> None:
-        """Show a passage, unless it is shown or too long, with what is worth it around it up to ``window`` tokens."""
-        text = self._index.read(passage)
-        if passage in self._passages or text in self._texts:
-            return
-        if self._cost(passage) > self._left:
-            self._misses += 1
-            return
-        first = last = passage
-        used = self._cost(passage)
-        while True:
-            around = [p for p in (first - 1, last + 1) if self._is_worth(p, passage)]
-            around = [p for p in around if used + self._cost(p) <= min(window, self._left)]
-            if not around:
-                break
-            best = max(around, key=lambda p: (self._scores[p], -p))
-            used += self._cost(best)
-            first, last = min(first, best), max(last, best)
-        self._left -= used
-        shown = range(first, last + 1)
-        self._passages.update(shown)
-        texts = [self._index.read(p) for p in shown]
-        self._texts.update(texts)
-        self._add(Result(self._index.section[passage], first, last, self._scores[passage], "\n\n".join(texts)))
-
-    def _add(self, result: Result) -> None:
-        """Add a result, or join it to the one that it stands beside."""
-        beside = self.adjoining(result.first) or self.adjoining(result.last)
-        if beside is None:
-            self.results.append(result)
-        elif result.first < beside.first:
-            beside.first, beside.text = result.first, f"{result.text}\n\n{beside.text}"
-        else:
-            beside.last, beside.text = result.last, f"{beside.text}\n\n{result.text}"
-
-    def adjoining(self, passage: int) -> Result | None:
-        """The result that a passage stands right before or after, in the same section."""
-        for result in self.results:
-            if result.section == self._index.section[passage] and passage in (result.first - 1, result.last + 1):
-                return result
-        return None
-
-    def _cost(self, passage: int) -> int:
-        return tokens(self._index.read(passage)) + 1
-
-    def _is_worth(self, passage: int, beside: int) -> bool:
-        return (
-            passage in self._scores
-            and passage not in self._passages
-            and self._index.section[passage] == self._index.section[beside]
+    runs = choose(index, order, scores, budget, limit)
+    results = []
+    for first, last in runs:
+        text = "\n\n".join(index.read(passage) for passage in range(first, last + 1))
+        results.append(
+            Result(index.section[first], first, last, max(map(scores.__getitem__, range(first, last + 1))), text)
         )
+    if not results and order:
+        best = order[0]
+        text = index.read(best)[: budget * CHARS_PER_TOKEN]
+        results.append(Result(index.section[best], best, best, scores[best], text))
+    return results
+
+
+def choose(index: Index, order: list[int], scores: dict[int, float], budget: int, limit: int) -> list[list[int]]:
+    """Which passages are shown: runs of neighbours of one section, each by its first and last passage.
+
+    The best sections come first, with what stands around their best passage, up to ``WINDOWS``; then whatever else
+    scores best, at the end of a run or as a new one, as long as the budget lasts.
+    """
+    runs: list[list[int]] = []
+    shown: set[str] = set()
+    misses = 0
+
+    def cost(passage: int) -> int:
+        return tokens(index.read(passage)) + 1
+
+    for windows in (WINDOWS, ()):
+        for passage in order:
+            if misses >= MAX_MISSES or (windows and len(runs) >= min(limit, len(windows))):
+                break
+            section, text = index.section[passage], index.read(passage)
+            of_section = [run for run in runs if index.section[run[0]] == section]
+            if text in shown or (windows and of_section):
+                continue
+            beside = next((run for run in of_section if passage in (run[0] - 1, run[1] + 1)), None)
+            if cost(passage) > budget or (beside is None and len(runs) >= limit):
+                misses += cost(passage) > budget
+                continue
+            shown.add(text)
+            budget -= cost(passage)
+            if beside is not None:
+                beside[:] = [min(beside[0], passage), max(beside[1], passage)]
+                continue
+            runs.append([passage, passage])
+            room = min(budget, windows[len(runs) - 1] - cost(passage)) if windows else 0
+            while True:
+                around = (p for p in (runs[-1][0] - 1, runs[-1][1] + 1) if p in scores and index.section[p] == section)
+                best = max((p for p in around if cost(p) <= room), key=lambda p: (scores[p], -p), default=None)
+                if best is None:
+                    break
+                shown.add(index.read(best))
+                budget -= cost(best)
+                room -= cost(best)
+                runs[-1] = [min(runs[-1][0], best), max(runs[-1][1], best)]
+    return runs
 
 
 # --- command line ----------------------------------------------------------------------------------------------
@@ -633,40 +608,22 @@ class Page:
 
 def as_json(index: Index, query: str, results: list[Result]) -> str:
     """The results for a program."""
-    found = [
-        _json_object(
-            title=index.heading(result.section),
-            url=index.url(result.section),
-            file=index.files[index.file[result.first]] or None,
-            lines=[index.first[result.first], index.last[result.last]],
-            category=index.categories[index.category[result.section]],
-            score=round(result.score, 4),
-            tokens=tokens(result.text),
-            since=None,
-            until=None,
-            text=result.text,
-        )
-        for result in results
-    ]
-    total = sum(tokens(result.text) for result in results)
-    return f'{{"query": {_quoted(query)}, "results": [{", ".join(found)}], "tokens": {total}}}'
-
-
-def _json_object(**fields: object) -> str:
-    values = (
-        _quoted(value) if isinstance(value, str) else "null" if value is None else str(value)
-        for value in fields.values()
-    )
-    return "{" + ", ".join(f'"{name}": {value}' for name, value in zip(fields, values)) + "}"
-
-
-def _quoted(text: str) -> str:
-    """A text as JSON writes it, by the standard library's own routine where it comes without the rest of ``json``."""
     try:
-        from _json import encode_basestring_ascii as quote  # noqa: PLC0415
+        from _json import encode_basestring_ascii as quoted  # noqa: PLC0415 - without the rest of json; see the top
     except ImportError:
-        from json import dumps as quote  # noqa: PLC0415
-    return str(quote(text))
+        from json import dumps as quoted  # noqa: PLC0415
+    found = []
+    for result in results:
+        first, last = index.first[result.first], index.last[result.last]
+        file = quoted(index.files[index.file[result.first]]) if first else "null"
+        category = quoted(index.categories[index.category[result.section]])
+        found.append(
+            f'{{"title": {quoted(index.heading(result.section))}, "url": {quoted(index.url(result.section))}, '
+            f'"file": {file}, "lines": [{first}, {last}], "category": {category}, "score": {result.score:.4f}, '
+            f'"tokens": {tokens(result.text)}, "since": null, "until": null, "text": {quoted(result.text)}}}'
+        )
+    total = sum(tokens(result.text) for result in results)
+    return f'{{"query": {quoted(query)}, "results": [{", ".join(found)}], "tokens": {total}}}'
 
 
 def as_text(index: Index, results: list[Result]) -> str:

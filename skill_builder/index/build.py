@@ -1,6 +1,6 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 5, a JSON object:
+Format 6, a JSON object:
 
 - ``format``, ``about``;
 - ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
@@ -11,7 +11,8 @@ Format 5, a JSON object:
   anchor left empty where it is the title; ``terms`` are sorted; ``idf`` is rank-bm25's weight of a term that so many
   entries have;
 - the numbers are the columns that ``NUMBERS`` names, each its length and its values, two bytes each: for each section
-  ``kind``, ``category``, ``page`` (one of ``pages``) and ``parents`` (its own number where there is none); for each
+  ``kind``, ``category``, ``page`` (one of ``pages``), ``parents`` (its own number where there is none) and
+  ``section_lengths``, the lengths of its entries, a hint's as often as its words count in the section; for each
   passage ``file``, ``first`` and ``last`` line; for each entry ``section`` and ``lengths``: entries are the passages
   and after them the hints, the words that people use for a section; ``sizes``, the bytes of each term's postings;
 - the postings are read by ``read_postings`` there.
@@ -136,6 +137,7 @@ def build_index(
         "category": [categories.index(section.category) for section in rows],
         "parents": [places.get(section.parent, number) for number, section in enumerate(rows)],
         "page": [pages.index(section.page) for section in rows],
+        "section_lengths": _section_lengths(entries, places, search.HINT_COUNT),
         "section": [places[entry.url] for entry in entries],
         "lengths": [len(entry.terms) for entry in entries],
         "file": [files.index(passage.file) for passage in passages],
@@ -192,6 +194,13 @@ def _idf_by_frequency(scorer: BM25Okapi, entries: Sequence[Entry]) -> list[float
     frequency = Counter(term for entry in entries for term in set(entry.terms))
     weights = {count: scorer.idf[term] for term, count in frequency.items()}
     return [round(weights.get(count, 0.0), 12) for count in range(max(weights, default=0) + 1)]
+
+
+def _section_lengths(entries: Sequence[Entry], places: Mapping[str, int], hint_count: int) -> list[int]:
+    lengths = [0] * len(places)
+    for entry in entries:
+        lengths[places[entry.url]] += len(entry.terms) * (hint_count if entry.passage is None else 1)
+    return lengths
 
 
 def _column(values: Sequence[int]) -> bytes:
