@@ -1,0 +1,399 @@
+"""One module's source, reduced to what the history asks of it: names, signatures, warnings.
+
+Nothing is imported or executed. Function bodies are read once, for the warnings in them, and dropped: the syntax
+trees of a whole release would not fit into the memory that we allow ourselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+_WARNER = re.compile(r"warn|deprecat", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A call in a function's body that warns, or calls a function that does."""
+
+    call: ast.Call
+    always: bool
+    """Whether every call of the function gets there, as far as ``if``, ``for`` and ``try`` show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A ``def``, without its body."""
+
+    name: str
+    arguments: ast.arguments
+    decorators: tuple[ast.expr, ...]
+    doc: str
+    warned: tuple[Warned, ...]
+    keeps_signature: bool
+    """As a decorator: whether what it returns has the signature of the function that it gets, because it
+    marks the wrapper with ``functools.wraps`` or returns the function itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """A name that stands for something in another module."""
+
+    module: str
+    name: str
+    """Empty when the name stands for the module itself."""
+    explicit: bool = False
+    """Written as ``import X as X``, which says: this is a re-export."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A name assigned from another name: ``a = b.c``."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A name assigned from anything else, or only annotated."""
+
+    value: ast.expr | None
+    annotation: ast.expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A ``class`` statement."""
+
+    name: str
+    bases: tuple[ast.expr, ...]
+    decorators: tuple[ast.expr, ...]
+    doc: str
+    members: dict[str, Binding]
+
+
+Binding = Function | Class | Import | Reference | Value
+
+
+@dataclass(slots=True)
+class Module:
+    """A module's names, before anything is followed into another module."""
+
+    name: str
+    is_package: bool
+    names: dict[str, Binding] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    """Modules of which everything is imported, in the order of the statements."""
+    exports: list[str | Reference] | None = None
+    """What ``__all__`` lists; a reference stands for another module's ``__all__``. None without ``__all__``."""
+    redirects: dict[str, str] = field(default_factory=dict)
+    """Modules that importing this one makes another name of a module: ``sys.modules["old"] = new``."""
+
+
+def parse_module(name: str, source: str, *, is_package: bool) -> Module:
+    """Reduce a module's source.
+
+    Raises:
+        SyntaxError: The source is not Python as the running Python knows it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)  # invalid escapes, before Python 3.12
+        tree = ast.parse(source, name)
+    module = Module(name, is_package)
+    _ModuleReader(module).read(tree.body)
+    return module
+
+
+def dotted(node: ast.AST) -> str:
+    """The text of ``a.b.c``, or an empty one for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (head := dotted(node.value)):
+        return f"{head}.{node.attr}"
+    return ""
+
+
+def statements(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
+    """The statements that bind names, through ``if``, ``try`` and ``with``; with each, whether it gives way.
+
+    A branch that stands in for something that is missing (``else`` of a check, ``except``) gives way to names
+    that the other branch binds. Branches for type checkers and for Windows are left out.
+    """
+    for statement in body:
+        if isinstance(statement, ast.If):
+            yield from _branches(statement)
+        elif isinstance(statement, ast.Try):
+            yield from statements([*statement.body, *statement.orelse, *statement.finalbody])
+            for handler in statement.handlers:
+                yield from ((inner, True) for inner, _ in statements(handler.body))
+        elif isinstance(statement, ast.With):
+            yield from statements(statement.body)
+        else:
+            yield statement, False
+
+
+def _branches(statement: ast.If) -> Iterator[tuple[ast.stmt, bool]]:
+    test = ast.unparse(statement.test)
+    first, second = statement.body, statement.orelse
+    if isinstance(statement.test, ast.UnaryOp) and isinstance(statement.test.op, ast.Not):
+        first, second = second, first
+    if test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or re.fullmatch(r"sys\.platform == .win32.", test):
+        first, second = statement.orelse, []
+    yield from statements(first)
+    yield from ((inner, True) for inner, _ in statements(second))
+
+
+class _Scope:
+    """What module and class bodies have in common."""
+
+    def __init__(self, names: dict[str, Binding]) -> None:
+        self.names = names
+        self.handlers: dict[type[ast.stmt], Callable[..., None]] = {
+            ast.FunctionDef: self._function,
+            ast.AsyncFunctionDef: self._function,
+            ast.ClassDef: self._class,
+            ast.Assign: self._assign,
+            ast.AnnAssign: self._annotated,
+        }
+
+    def read(self, body: Iterable[ast.stmt]) -> None:
+        for statement, gives_way in statements(body):
+            if handler := self.handlers.get(type(statement)):
+                handler(statement, gives_way)
+
+    def bind(self, name: str, binding: Binding, gives_way: bool) -> None:
+        if not (gives_way and name in self.names):
+            self.names[name] = binding
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, gives_way: bool) -> None:
+        if any(dotted(decorator).endswith((".setter", ".deleter")) for decorator in node.decorator_list):
+            return
+        self.bind(node.name, _function(node), gives_way)
+
+    def _class(self, node: ast.ClassDef, gives_way: bool) -> None:
+        members: dict[str, Binding] = {}
+        _Scope(members).read(node.body)
+        members |= {slot: Value(None) for slot in _slots(members) if slot not in members}
+        doc = ast.get_docstring(node) or ""
+        reduced = Class(node.name, tuple(node.bases), tuple(node.decorator_list), doc, members)
+        self.bind(node.name, reduced, gives_way)
+
+    def _assign(self, node: ast.Assign, gives_way: bool) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self.bind(target.id, _assigned(node.value), gives_way)
+
+    def _annotated(self, node: ast.AnnAssign, gives_way: bool) -> None:
+        if isinstance(node.target, ast.Name):
+            self.bind(node.target.id, Value(node.value, node.annotation), gives_way)
+
+
+class _ModuleReader(_Scope):
+    """A module's body: also imports, ``__all__`` and ``sys.modules``."""
+
+    def __init__(self, module: Module) -> None:
+        super().__init__(module.names)
+        self.module = module
+        self.handlers |= {
+            ast.Import: self._import,
+            ast.ImportFrom: self._import_from,
+            ast.AugAssign: self._augmented,
+            ast.Expr: self._expression,
+            ast.For: self._loop,
+        }
+
+    def _import(self, node: ast.Import, gives_way: bool) -> None:
+        for alias in node.names:
+            if alias.asname:
+                self.bind(alias.asname, Import(alias.name, ""), gives_way)
+            else:
+                root = alias.name.partition(".")[0]
+                self.bind(root, Import(root, ""), gives_way)
+
+    def _import_from(self, node: ast.ImportFrom, gives_way: bool) -> None:
+        source = self._absolute(node)
+        for alias in node.names:
+            if alias.name == "*":
+                self.module.stars.append(source)
+                continue
+            explicit = alias.asname == alias.name
+            self.bind(alias.asname or alias.name, Import(source, alias.name, explicit), gives_way)
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = self.module.name.split(".")
+        up = node.level - 1 if self.module.is_package else node.level
+        return ".".join([*parts[: len(parts) - up], *filter(None, [node.module])])
+
+    def _assign(self, node: ast.Assign, gives_way: bool) -> None:
+        for target in node.targets:
+            if dotted(target) == "__all__":
+                self.module.exports = self._exports(node.value)
+            elif isinstance(target, ast.Subscript) and dotted(target.value) == "sys.modules":
+                self._redirect(target.slice, node.value, {})
+        super()._assign(node, gives_way)
+
+    def _augmented(self, node: ast.AugAssign, gives_way: bool) -> None:
+        if dotted(node.target) == "__all__":
+            self.module.exports = [*(self.module.exports or []), *self._exports(node.value)]
+
+    def _expression(self, node: ast.Expr, gives_way: bool) -> None:
+        call = node.value
+        if isinstance(call, ast.Call) and dotted(call.func) in ("__all__.extend", "__all__.append"):
+            more = call.args[0] if dotted(call.func) == "__all__.extend" else ast.List(elts=call.args)
+            self.module.exports = [*(self.module.exports or []), *self._exports(more)]
+
+    def _exports(self, node: ast.expr) -> list[str | Reference]:
+        if isinstance(node, ast.List | ast.Tuple):
+            return [e.value for e in node.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+        if isinstance(node, ast.BinOp):
+            return [*self._exports(node.left), *self._exports(node.right)]
+        if dotted(node) == "__all__":
+            return list(self.module.exports or [])
+        return [Reference(dotted(node).removesuffix(".__all__"))] if dotted(node).endswith("__all__") else []
+
+    def _loop(self, node: ast.For, gives_way: bool) -> None:
+        """``for name in NAMES: sys.modules[f"old.{name}"] = import_module(f"new.{name}")``."""
+        self.read([s for s in node.body if not isinstance(s, ast.For)])
+        if not isinstance(node.target, ast.Name):
+            return
+        for item in self._texts(node.iter):
+            known = {node.target.id: item}
+            for statement in node.body:
+                if not isinstance(statement, ast.Assign):
+                    continue
+                target = statement.targets[0]
+                if isinstance(target, ast.Subscript) and dotted(target.value) == "sys.modules":
+                    self._redirect(target.slice, statement.value, known)
+                elif isinstance(target, ast.Name) and (text := text_of(statement.value, known)):
+                    known[target.id] = text
+
+    def _texts(self, node: ast.expr) -> list[str]:
+        bound = self.names.get(dotted(node))
+        listed = bound.value if isinstance(bound, Value) else node
+        if not isinstance(listed, ast.List | ast.Tuple):
+            return []
+        return [text for element in listed.elts if (text := text_of(element, {}))]
+
+    def _redirect(self, old: ast.expr, new: ast.expr, known: dict[str, str]) -> None:
+        if isinstance(new, ast.Call) and dotted(new.func).endswith("import_module") and new.args:
+            target = text_of(new.args[0], known)
+        else:
+            target = dotted(new)
+        if (name := text_of(old, known)) and target:
+            self.module.redirects[name] = target
+
+
+def text_of(node: ast.AST | None, known: dict[str, str]) -> str | None:
+    """The text that an expression makes: literals, ``+``, f-strings and names whose text is known.
+
+    What an f-string fills in from elsewhere becomes ``{}``. None for an expression that makes no text.
+    """
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.Name):
+        return known.get(node.id)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = text_of(node.left, known), text_of(node.right, known)
+        return None if left is None or right is None else left + right
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part, known) or "{}" for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return text_of(node.value, known)
+    return None
+
+
+def _slots(members: dict[str, Binding]) -> list[str]:
+    slots = members.get("__slots__")
+    listed = slots.value if isinstance(slots, Value) else None
+    elements = listed.elts if isinstance(listed, ast.List | ast.Tuple) else []
+    return [text for element in elements if (text := text_of(element, {}))]
+
+
+def _assigned(value: ast.expr) -> Binding:
+    if name := dotted(value):
+        return Reference(name)
+    fields = _named_tuple_fields(value)
+    if fields is None:
+        return Value(value)
+    members: dict[str, Binding] = {field: Value(None, ast.Name("Any")) for field in fields}
+    return Class("", (ast.Name("NamedTuple"),), (), "", members)
+
+
+def _named_tuple_fields(value: ast.expr) -> list[str] | None:
+    """The fields of ``namedtuple("X", "a b")``, ``namedtuple("X", ["a"])`` or ``NamedTuple("X", [("a", int)])``."""
+    if not isinstance(value, ast.Call) or len(value.args) != 2 or value.keywords:
+        return None
+    if dotted(value.func).rpartition(".")[2] not in ("namedtuple", "NamedTuple"):
+        return None
+    listed = value.args[1]
+    if isinstance(listed, ast.Constant) and isinstance(listed.value, str):
+        return listed.value.replace(",", " ").split()
+    if not isinstance(listed, ast.List | ast.Tuple):
+        return None
+    names = [entry.elts[0] if isinstance(entry, ast.Tuple) else entry for entry in listed.elts]
+    return [name.value for name in names if isinstance(name, ast.Constant) and isinstance(name.value, str)]
+
+
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
+    return Function(
+        node.name,
+        _without_annotations(node.args),
+        tuple(node.decorator_list),
+        ast.get_docstring(node) or "",
+        tuple(_warned(node.body, always=True)),
+        _keeps_signature(node),
+    )
+
+
+def _without_annotations(arguments: ast.arguments) -> ast.arguments:
+    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for arg in [*given, *filter(None, [arguments.vararg, arguments.kwarg])]:
+        arg.annotation = None
+    return arguments
+
+
+def _warned(body: Iterable[ast.stmt], *, always: bool) -> Iterator[Warned]:
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            if _WARNER.search(dotted(statement.value.func).rpartition(".")[2]):
+                yield Warned(statement.value, always)
+            continue
+        inner = always and (isinstance(statement, ast.With) or _is_about_compiling(statement))
+        for block in ("body", "orelse", "finalbody"):
+            yield from _warned(getattr(statement, block, []), always=inner and block == "body")
+        for handler in getattr(statement, "handlers", []):
+            yield from _warned(handler.body, always=False)
+
+
+def _is_about_compiling(statement: ast.stmt) -> bool:
+    """Whether an ``if`` only asks for the compiler, which every plain call passes."""
+    test = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
+    return re.fullmatch(r"not \S*is_(compiling|scripting|dynamo_compiling)\(\)", test) is not None
+
+
+def _keeps_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    inner = [n for n in ast.walk(node) if isinstance(n, ast.FunctionDef)]
+    if any(_returns_what_it_gets(function) for function in inner):
+        return True
+    calls = {dotted(n.func).rpartition(".")[2] for n in ast.walk(node) if isinstance(n, ast.Call)}
+    return bool(calls & {"wraps", "update_wrapper"})
+
+
+def _returns_what_it_gets(node: ast.FunctionDef) -> bool:
+    first = node.args.args[0].arg if node.args.args else ""
+    returned = [_without_cast(n.value) for n in ast.walk(node) if isinstance(n, ast.Return) and n.value]
+    return bool(first) and bool(returned) and all(name == first for name in returned)
+
+
+def _without_cast(node: ast.expr) -> str:
+    if isinstance(node, ast.Call) and dotted(node.func) in ("cast", "typing.cast") and len(node.args) == 2:
+        return dotted(node.args[1])
+    return dotted(node)

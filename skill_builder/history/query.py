@@ -1,0 +1,492 @@
+"""Questions to the history: since when, until when, under which name, with which parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from skill_builder.errors import HistoryError
+from skill_builder.history.facts import Fact, Parameter, Snapshot, parameters_of
+from skill_builder.history.reach import is_bound
+
+
+@dataclass(frozen=True, slots=True)
+class Deprecation:
+    """What is not to be used any more."""
+
+    since: str | None
+    """The first release that says so; None when the oldest covered already does."""
+    replacement: str | None
+    """What the source names instead, by the path that users write where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From which release on something has a value."""
+
+    release: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterHistory:
+    """One parameter over the releases that have the object it belongs to."""
+
+    name: str
+    since: str | None
+    """The first release with it; None when the oldest covered has it, or when what was before cannot be seen."""
+    until: str | None
+    """The last release with it; None when the newest covered has it, or when what comes after cannot be seen."""
+    defaults: tuple[Change, ...]
+    """The source text of the default, None for a required parameter; one entry for each change, the oldest first."""
+    kinds: tuple[Change, ...]
+    """As in ``inspect.Parameter.kind``; one entry for each change, the oldest first."""
+    deprecated: Deprecation | None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHistory:
+    """One name over all releases covered. Releases are written as ``2.7``."""
+
+    path: str
+    """The name that was asked for, or the one that leads to its definition."""
+    name: str
+    """The path that users write, in the newest release that has it."""
+    kind: str
+    """``class``, ``function``, ``method``, ``property``, ``attribute``, ``module``, ``value`` or ``unknown``."""
+    releases: tuple[str, ...]
+    """Every release that is known to have it under this path."""
+    since: str | None
+    """The first of them; None when it is the oldest covered, or when what was before cannot be seen."""
+    until: str | None
+    """The last of them; None when it is the newest covered, or when what comes after cannot be seen."""
+    removed: str | None
+    """The first release without it, None as for ``until``."""
+    deprecated: Deprecation | None
+    moved_from: str | None
+    moved_to: str | None
+    parameters: Mapping[str, ParameterHistory] | None
+    """By name, in the newest order; None when no release shows the parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseChanges:
+    """What one release changed against the one before. Members stand for themselves only where their class stays."""
+
+    release: str
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    deprecated: tuple[str, ...]
+    added_parameters: tuple[tuple[str, str], ...]
+    """Pairs of an object and its parameter, as in the following."""
+    removed_parameters: tuple[tuple[str, str], ...]
+    deprecated_parameters: tuple[tuple[str, str], ...]
+    changed_defaults: tuple[tuple[str, str, str | None, str | None], ...]
+    """Object, parameter, the default before, the default now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """Where a name leads in one release."""
+
+    name: str
+    fact: Fact | None
+    """None when the release may have it, but its sources do not show it: members of what is bound in C++."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What every covered release says."""
+
+    snapshots: tuple[Snapshot, ...]
+    """One for each minor release, the oldest first."""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The releases covered in full, such as ``2.7.1``."""
+        return tuple(snapshot.version for snapshot in self.snapshots)
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases covered, such as ``2.7``."""
+        return tuple(minor(version) for version in self.versions)
+
+    def with_release(self, snapshot: Snapshot) -> History:
+        """The history with one more release; it takes the place of another patch release of the same minor.
+
+        Releases are added from the oldest to the newest: what a release only imports counts for names that an
+        earlier one offers, and is forgotten for all others.
+        """
+        kept = [old for old in self.snapshots if minor(old.version) != minor(snapshot.version)]
+        earlier = [s for s in kept if release_number(s.version) < release_number(snapshot.version)]
+        offered = {name for old in earlier for name in old.facts}
+        left_over = {
+            name: Fact("alias", target=place) if place in snapshot.facts else Fact("unknown", target=place)
+            for name, place in snapshot.imports.items()
+            if name in offered
+        }
+        facts = dict(sorted({**snapshot.facts, **left_over}.items()))
+        added = Snapshot(snapshot.version, facts)
+        return History(tuple(sorted([*kept, added], key=lambda s: release_number(s.version))))
+
+    def object(self, name: str) -> ObjectHistory | None:
+        """All that is known of a name: the path that users write, another one, an old one, or the definition's.
+
+        None for a name that no covered release is known to have.
+        """
+        path = name if any(self._has(name)) else self._by_definition(name)
+        located = [self._find(snapshot, path) for snapshot in self.snapshots] if path else []
+        has = [_presence(found) for found in located]
+        if not path or not any(has):
+            return None
+        last = _last(has)
+        newest = located[last]
+        assert newest is not None and newest.fact is not None
+        gone = self._until(has)
+        return ObjectHistory(
+            path=path,
+            name=newest.name,
+            kind=newest.fact.kind,
+            releases=tuple(r for r, there in zip(self.releases, has, strict=True) if there),
+            since=self._since(has),
+            until=gone,
+            removed=self.releases[last + 1] if gone else None,
+            deprecated=self._deprecation(located, lambda fact: fact.deprecated),
+            moved_from=self._origin(path),
+            moved_to=self._moved(path, self._moves),
+            parameters=self._parameters(located),
+        )
+
+    def missing_in(self, name: str, version: str) -> bool:
+        """Whether a release is known to lack a name that another covered release has.
+
+        False for a name that is not known at all, and for what the sources of the release do not show.
+
+        Raises:
+            HistoryError: The version is older than all covered, or is no version.
+        """
+        snapshot = self.snapshot_for(version)
+        path = name if any(self._has(name)) else self._by_definition(name)
+        return path is not None and self._find(snapshot, path) is None
+
+    def parameter_missing_in(self, name: str, parameter: str, version: str) -> bool:
+        """Whether a release is known to have an object, but not a parameter that another covered release has.
+
+        Raises:
+            HistoryError: The version is older than all covered, or is no version.
+        """
+        history = self.object(name)
+        if history is None or not history.parameters or parameter not in history.parameters:
+            return False
+        found = self._find(self.snapshot_for(version), history.path)
+        names = _parameters(found.fact) if found and found.fact else None
+        return names is not None and parameter not in names
+
+    def names_in(self, version: str) -> tuple[str, ...]:
+        """Every name of a release by the path that users write, sorted, with members and modules.
+
+        Raises:
+            HistoryError: The version is older than all covered, or is no version.
+        """
+        facts = self.snapshot_for(version).facts
+        return tuple(sorted(name for name, fact in facts.items() if fact.kind != "alias"))
+
+    def unknown_in(self, version: str) -> tuple[str, ...]:
+        """The names of a release of which the sources do not show everything: C++, factories, hidden signatures.
+
+        Raises:
+            HistoryError: The version is older than all covered, or is no version.
+        """
+        facts = self.snapshot_for(version).facts
+        return tuple(sorted(name for name, fact in facts.items() if _is_unknown(fact)))
+
+    def replacement(self, name: str) -> str | None:
+        """What to write instead of a deprecated or moved name; None when there is nothing, or the source is silent."""
+        history = self.object(name)
+        if history is None:
+            return None
+        stated = history.deprecated.replacement if history.deprecated else None
+        return stated or history.moved_to
+
+    def changes_in(self, version: str) -> ReleaseChanges:
+        """What a release changed against the one before it; nothing for the oldest covered.
+
+        Raises:
+            HistoryError: The version is older than all covered, or is no version.
+        """
+        now = self.snapshot_for(version)
+        before = self.snapshots[max(self.snapshots.index(now) - 1, 0)]
+        kept = [(name, self._find(before, name), fact) for name, fact in now.facts.items() if fact.kind != "alias"]
+        pairs = [(name, old.fact, fact) for name, old, fact in kept if old and old.fact]
+        return ReleaseChanges(
+            release=minor(now.version),
+            added=self._only_in(now, before),
+            removed=self._only_in(before, now),
+            deprecated=tuple(n for n, old, new in pairs if old.deprecated is None and new.deprecated is not None),
+            added_parameters=tuple(_differing(pairs, lambda old, new: new.keys() - old.keys())),
+            removed_parameters=tuple(_differing(pairs, lambda old, new: old.keys() - new.keys())),
+            deprecated_parameters=tuple(
+                (name, parameter)
+                for name, old, new in pairs
+                for parameter, _ in new.deprecated_parameters
+                if parameter not in dict(old.deprecated_parameters)
+            ),
+            changed_defaults=tuple(
+                (name, parameter, before_default, now_default)
+                for name, old, new in pairs
+                for parameter, before_default, now_default in _changed_defaults(old, new)
+            ),
+        )
+
+    def snapshot_for(self, version: str) -> Snapshot:
+        """The release that a version such as ``2.7``, ``2.7.1+cu128`` or ``2.9.0a0`` belongs to.
+
+        A version newer than all covered counts as the newest: what it has besides is not known.
+
+        Raises:
+            HistoryError: The version is older than all covered, or is no version.
+        """
+        if not re.match(r"\d+\.\d+", version):
+            raise HistoryError(f"version {version!r}", "is not a version of torch", "write it as 2.7 or 2.7.1")
+        wanted = release_number(version)[:2]
+        older = [s for s in self.snapshots if release_number(s.version)[:2] <= wanted]
+        if not older:
+            covered = f"{self.releases[0]} to {self.releases[-1]}" if self.snapshots else "none"
+            problem = f"is not among the releases covered ({covered})"
+            raise HistoryError(f"torch {version}", problem, "name a newer one, or add it to the history")
+        return older[-1]
+
+    def _find(self, snapshot: Snapshot, name: str) -> _Located | None:
+        """Where a name leads in a release; None when the release lacks it."""
+        fact = snapshot.facts.get(name)
+        if fact is not None:
+            return self._find(snapshot, fact.target) if fact.kind == "alias" else _Located(name, fact)
+        owner, _, last = name.rpartition(".")
+        found = self._find(snapshot, owner) if owner else None
+        if found is None:
+            return None
+        if found.fact is None or found.fact.kind in ("unknown", "value"):
+            return _Located(name, None)
+        if found.name != owner:
+            return self._find(snapshot, f"{found.name}.{last}")
+        return self._inherited(snapshot, found.fact, last)
+
+    def _inherited(self, snapshot: Snapshot, fact: Fact, member: str) -> _Located | None:
+        for base in fact.bases:
+            if not is_bound(base) and (found := self._find(snapshot, f"{base}.{member}")):
+                return found
+        return _Located(member, None) if any(is_bound(base) for base in fact.bases) else None
+
+    def _has(self, name: str) -> Iterator[bool]:
+        return (bool(_presence(self._find(snapshot, name))) for snapshot in self.snapshots)
+
+    @cached_property
+    def _definitions(self) -> dict[str, str]:
+        """The path that users write by the place of the definition; a newer release goes before an older one."""
+        return {
+            fact.target: name
+            for snapshot in self.snapshots
+            for name, fact in snapshot.facts.items()
+            if fact.target and fact.kind != "alias"
+        }
+
+    def _by_definition(self, name: str) -> str | None:
+        """The path that users write for a definition's place, or for a member of what is defined there."""
+        place, member = name, ""
+        while place:
+            if place in self._definitions:
+                path = self._definitions[place] + member
+                return path if any(self._has(path)) else None
+            place, _, last = place.rpartition(".")
+            member = f".{last}{member}"
+        return None
+
+    def _since(self, has: list[bool | None]) -> str | None:
+        first = has.index(True)
+        return self.releases[first] if first and has[first - 1] is False else None
+
+    def _until(self, has: list[bool | None]) -> str | None:
+        last = _last(has)
+        return self.releases[last] if last + 1 < len(has) and has[last + 1] is False else None
+
+    def _deprecation(
+        self, located: list[_Located | None], said: Callable[[Fact], str | None]
+    ) -> Deprecation | None:
+        """What the newest release with the object says, and since when without a break."""
+        texts = [(i, said(found.fact)) for i, found in enumerate(located) if found and found.fact]
+        replacement = texts[-1][1]
+        if replacement is None:
+            return None
+        first = texts[-1][0]
+        for index, text in reversed(texts):
+            if text is None:
+                break
+            first = index
+        return Deprecation(self.releases[first] if first else None, replacement or None)
+
+    def _parameters(self, located: list[_Located | None]) -> dict[str, ParameterHistory] | None:
+        rows = [_parameters(found.fact) if found and found.fact else None for found in located]
+        known = [row for row in rows if row is not None]
+        if not known:
+            return None
+        names = dict.fromkeys(name for row in reversed(known) for name in row)
+        return {name: self._parameter(name, located, rows) for name in names}
+
+    def _parameter(
+        self, name: str, located: list[_Located | None], rows: list[dict[str, Parameter] | None]
+    ) -> ParameterHistory:
+        has = [
+            _presence(found) if row is None or not _presence(found) else name in row
+            for found, row in zip(located, rows, strict=True)
+        ]
+        seen = [there if row is not None or there is False else None for there, row in zip(has, rows, strict=True)]
+        holders = [(i, row[name]) for i, row in enumerate(rows) if row is not None and name in row]
+        return ParameterHistory(
+            name=name,
+            since=self._since(seen),
+            until=self._until(seen),
+            defaults=tuple(self._runs([(i, parameter.default) for i, parameter in holders])),
+            kinds=tuple(self._runs([(i, parameter.kind) for i, parameter in holders])),
+            deprecated=self._deprecation(
+                [found if row and name in row else None for found, row in zip(located, rows, strict=True)],
+                lambda fact: dict(fact.deprecated_parameters).get(name),
+            ),
+        )
+
+    def _runs(self, values: list[tuple[int, str | None]]) -> Iterator[Change]:
+        previous: object = values
+        for index, value in values:
+            if value != previous:
+                yield Change(self.releases[index], value)
+            previous = value
+
+    @cached_property
+    def _first(self) -> dict[str, int]:
+        """By name: the position of the first release that lists it."""
+        positions: dict[str, int] = {}
+        for position, snapshot in enumerate(self.snapshots):
+            for name in snapshot.facts:
+                positions.setdefault(name, position)
+        return positions
+
+    @cached_property
+    def _moves(self) -> dict[str, str]:
+        """Old paths and what they became: where one release has both, or where a package moved that shows it."""
+        moves = {
+            old: fact.target
+            for snapshot in self.snapshots
+            for old, fact in snapshot.facts.items()
+            if fact.kind == "alias" and self._is_older(old, fact.target)
+        }
+        packages = {_without_common_end(old, new) for old, new in moves.items()}
+        for old in self._first:
+            for package, successor in packages:
+                new = successor + old.removeprefix(package)
+                if old.startswith(f"{package}.") and old not in moves and self._took_over(old, new):
+                    moves[old] = new
+        return dict(sorted(moves.items()))
+
+    def _is_older(self, old: str, new: str) -> bool:
+        """Whether a path was there before another, or together with it under a name that is private."""
+        became_public = "._" in old and "._" not in new
+        return self._first[old] < self._first.get(new, len(self.snapshots)) + became_public
+
+    def _took_over(self, old: str, new: str) -> bool:
+        """Whether the new path is there from the release on that has the old one no more."""
+        has = [_presence(self._find(snapshot, old)) for snapshot in self.snapshots]
+        last = _last(has)
+        if new not in self._first or last + 1 == len(has) or has[last + 1] is not False:
+            return False
+        is_new = self._first[old] < self._first[new]
+        return is_new and bool(_presence(self._find(self.snapshots[last + 1], new)))
+
+    @cached_property
+    def _origins(self) -> dict[str, str]:
+        """New paths and what they were before; of several, the shortest of the oldest."""
+        moves = sorted(self._moves.items(), key=lambda move: (self._first[move[0]], move[0].count("."), move[0]))
+        return {new: old for old, new in reversed(moves)}
+
+    def _origin(self, path: str) -> str | None:
+        """What a path was before, if an earlier release has it under that name."""
+        old = self._moved(path, self._origins)
+        if old is None:
+            return None
+        return old if list(self._has(old)).index(True) < list(self._has(path)).index(True) else None
+
+    def _moved(self, path: str, moves: dict[str, str]) -> str | None:
+        """What a path, or the class or module it stands in, became or was."""
+        if path in moves:
+            return moves[path]
+        owner, _, last = path.rpartition(".")
+        moved = self._moved(owner, moves) if owner else None
+        other = f"{moved}.{last}" if moved else None
+        return other if other and any(self._has(other)) else None
+
+    def _only_in(self, one: Snapshot, other: Snapshot) -> tuple[str, ...]:
+        """Names of one release that another lacks, without the members of what is lacking as a whole."""
+        lacking = {n for n, f in one.facts.items() if f.kind != "alias" and self._find(other, n) is None}
+        return tuple(sorted(name for name in lacking if name.rpartition(".")[0] not in lacking))
+
+
+def minor(version: str) -> str:
+    """``2.7`` of ``2.7.1``."""
+    return ".".join(version.split(".")[:2])
+
+
+def release_number(version: str) -> tuple[int, ...]:
+    """``(2, 7, 1)`` of ``2.7.1+cu128``."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def _presence(found: _Located | None) -> bool | None:
+    """Whether a release has a name; None when its sources do not show it."""
+    if found is None:
+        return False
+    return True if found.fact else None
+
+
+def _last(has: list[bool | None]) -> int:
+    return len(has) - 1 - has[::-1].index(True)
+
+
+def _parameters(fact: Fact) -> dict[str, Parameter] | None:
+    if fact.signature is None:
+        return None
+    return {parameter.name: parameter for parameter in parameters_of(fact.signature)}
+
+
+def _is_unknown(fact: Fact) -> bool:
+    hidden = fact.kind in ("class", "function", "method") and fact.signature is None
+    return fact.kind in ("unknown", "value") or hidden or any(is_bound(base) for base in fact.bases)
+
+
+def _without_common_end(old: str, new: str) -> tuple[str, str]:
+    """Two paths without the names at their ends that are the same.
+
+    >>> _without_common_end("torch._tensor.DTensor", "torch.tensor.DTensor")
+    ('torch._tensor', 'torch.tensor')
+    """
+    first, second = old.split("."), new.split(".")
+    while len(first) > 1 and len(second) > 1 and first[-1] == second[-1]:
+        first.pop()
+        second.pop()
+    return ".".join(first), ".".join(second)
+
+
+def _differing(
+    pairs: list[tuple[str, Fact, Fact]],
+    difference: Callable[[Mapping[str, Parameter], Mapping[str, Parameter]], set[str]],
+) -> Iterator[tuple[str, str]]:
+    for name, old, new in pairs:
+        before, now = _parameters(old), _parameters(new)
+        if before is not None and now is not None:
+            yield from ((name, parameter) for parameter in sorted(difference(before, now)))
+
+
+def _changed_defaults(old: Fact, new: Fact) -> Iterator[tuple[str, str | None, str | None]]:
+    before, now = _parameters(old) or {}, _parameters(new) or {}
+    for name in now:
+        if name in before and before[name].default != now[name].default:
+            yield name, before[name].default, now[name].default
