@@ -1,9 +1,13 @@
-"""What the installed torch offers, by importing it and asking ``inspect``: prints JSON. Run by test_history.py.
+"""What the installed torch has, by importing it and asking ``inspect``. Run by test_history.py.
 
-    {"version": "2.13.0", "failed": {module: why it cannot be imported}, "modules": {module: {name: object}}}
+Reads a JSON list of dotted names from stdin and prints
 
-An object is {"kind", "parameters": [[name, kind, has a default, [the default, if it is a literal]]] or null,
-"members": {name: object}}; only classes have members.
+    {"version": "2.13.0", "failed": {module: why it cannot be imported},
+     "asked": {name: object, or null where there is none},
+     "public": {module: {name: object}}}
+
+An object is {"kind", "made": how a class is made, if not in the ordinary way, "members": {name: object},
+"parameters": [[name, kind, has a default, [the default, if it is a literal]]] or null}.
 """
 
 import enum
@@ -21,11 +25,14 @@ LITERALS = (bool, int, float, str, type(None))
 
 def module_names():
     for root in PACKAGES + PRIVATE_PACKAGES:
-        if importlib.util.find_spec(root) is None:
+        try:
+            package = importlib.import_module(root)
+        except ModuleNotFoundError:
             continue
         yield root
-        package = importlib.import_module(root)
-        for info in pkgutil.walk_packages(getattr(package, "__path__", []), root + ".", onerror=lambda name: None):
+        for info in pkgutil.walk_packages(
+            getattr(package, "__path__", []), root + ".", onerror=lambda name: None
+        ):
             if is_read(info.name):
                 yield info.name
 
@@ -41,16 +48,31 @@ def is_public(module, name, value):
     return hasattr(module, "__path__") and not hasattr(module, "__all__") and is_ours(home)
 
 
-def described(kind, parameters=None, members=None):
-    return {"kind": kind, "parameters": parameters, "members": members or {}}
+def described(kind, parameters=None, members=None, made=""):
+    return {"kind": kind, "made": made, "parameters": parameters, "members": members or {}}
 
 
 def describe(value):
+    if inspect.ismodule(value):
+        return described("module")
     if inspect.isclass(value):
-        return described("class", parameters_of(value), members_of(value))
+        return described("class", parameters_of(value), members_of(value), how_made(value))
     if inspect.isroutine(value):
-        return described("routine", parameters_of(value))
+        return described("routine", parameters_of(value), made="C++" if inspect.isbuiltin(value) else "")
     return described("value")
+
+
+def how_made(cls):
+    if issubclass(cls, enum.Enum):
+        return "enum"
+    if getattr(cls, "_is_protocol", False):
+        return "protocol"
+    if any(
+        owner.__module__.startswith("torch._C") or type(owner).__name__ == "pybind11_type"
+        for owner in cls.__mro__
+    ):
+        return "C++"
+    return "exception" if issubclass(cls, BaseException) else ""
 
 
 def parameters_of(value):
@@ -89,19 +111,53 @@ def describe_member(cls, name):
     return member
 
 
+def ask(name):
+    """What ``from a.b import c`` gives, or a class's member: the longest module, then attributes."""
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        try:
+            value = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        return follow(value, parts[length:]) or ask_module(name)
+    return ask_module(name)
+
+
+def ask_module(name):
+    try:
+        return describe(importlib.import_module(name))
+    except ModuleNotFoundError:
+        return None
+
+
+def follow(value, attributes):
+    for position, attribute in enumerate(attributes):
+        if inspect.isclass(value) and position == len(attributes) - 1:
+            return members_of(value).get(attribute)
+        if not hasattr(value, attribute):
+            return None
+        value = getattr(value, attribute)
+    return describe(value)
+
+
 def main():
-    failed, modules = {}, {}
+    asked = {name: ask(name) for name in json.load(sys.stdin)}
+    failed, public = {}, {}
     for name in sorted(set(module_names())):
         try:
             module = importlib.import_module(name)
         except ImportError as error:
             failed[name] = str(error)
             continue
-        values = {n: getattr(module, n) for n in {*dir(module), *getattr(module, "__all__", ())} if hasattr(module, n)}
-        public = {n: value for n, value in values.items() if is_public(module, n, value)}
-        modules[name] = {n: describe(value) for n, value in public.items() if not inspect.ismodule(value)}
+        values = {
+            n: getattr(module, n)
+            for n in {*dir(module), *getattr(module, "__all__", ())}
+            if hasattr(module, n)
+        }
+        offered = {n: value for n, value in values.items() if is_public(module, n, value)}
+        public[name] = {n: describe(value) for n, value in offered.items() if not inspect.ismodule(value)}
     version = importlib.import_module("torch").__version__.partition("+")[0]
-    json.dump({"version": version, "failed": failed, "modules": modules}, sys.stdout)
+    json.dump({"version": version, "failed": failed, "asked": asked, "public": public}, sys.stdout)
 
 
 if __name__ == "__main__":

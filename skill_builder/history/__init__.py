@@ -6,11 +6,11 @@
         signatures.py    what can be called with what
         deprecations.py  what is deprecated, and what to use instead
         snapshot.py      all of it for the public names of the modules in scope (reach.py)
-    storage.py       every release's facts in one file           <-> api_history.json (its format stands there)
+    storage.py       every release's facts in one file           <-> api_history.json (its format is there)
     query.py         History: since, until, parameters, moves, what a version lacks
 
-Nothing of a release is installed, imported or executed. What its sources do not show, because it is bound in C++,
-generated, or behind a decorator that hides its signature, is listed as unknown and never guessed.
+Nothing of a release is installed, imported or executed. What its sources do not show, because it is bound in
+C++, generated, or behind a decorator that hides its signature, is listed as unknown and never guessed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def add_release(
 
     Args:
         history: What is covered so far; it stays as it is.
-        version: Such as ``2.7.1``; ``2.7`` stands for its last patch release, ``newest`` for the newest release.
+        version: Such as ``2.7.1``; ``2.7`` stands for its last patch release, ``newest`` for the newest.
         wheel: A wheel at hand; without it, pip downloads one into a temporary folder.
         progress: Called with ``"downloading"`` and ``"reading"``.
 

@@ -1,4 +1,4 @@
-"""What a release calls deprecated: by decorator, by a warning in the body, or by a directive in the docstring.
+"""What a release calls deprecated: by decorator, by a warning in the body, by a directive in the docstring.
 
 The text itself is not kept, only whether it is there and which replacement it names.
 """
@@ -17,7 +17,7 @@ from skill_builder.history.release import Found, Release
 _CATEGORIES = ("DeprecationWarning", "FutureWarning")
 _DIRECTIVE = re.compile(r"^(?P<indent> *)\.\. deprecated::.*$", re.MULTILINE)
 _ARGUMENT = re.compile(r"^(?P<indent> *)\*{0,2}(?P<name>\w+)(?: \([^)]*\))?:")
-_NAME = r"(?P<name>[A-Za-z_][\w.]*[A-Za-z0-9_])"
+_NAME = r"(?P<name>[A-Za-z_](?:[\w.]*\w)?)"
 _REPLACEMENTS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -26,8 +26,11 @@ _REPLACEMENTS = tuple(
     )
 )
 _NO_NAMES = frozenset(
-    "a an another any api apis at argument class default environment for function in instead it its later "
-    "method of on or other our public python set std that the them these this those torch your".split()
+    re.findall(
+        r"\w+",
+        """a an any api apis at class for function in instead it its later method of on other our public
+        python set std that the them these this those torch your""",
+    )
 )
 """Words that follow "use" without being the name of anything in Python."""
 
@@ -48,7 +51,11 @@ def notices(release: Release, found: Found, signature: str | None) -> list[Notic
         return [
             *_decorated(release, found),
             *_directives(found.binding.doc, names),
-            *(notice for maker in _makers(found) for notice in _of_function(release, maker, names, found.name)),
+            *(
+                notice
+                for maker in _makers(found)
+                for notice in _of_function(release, maker, names, found.name)
+            ),
         ]
     if isinstance(found.binding, Function):
         return _of_function(release, found, names, found.name)
@@ -110,11 +117,11 @@ def _directives(doc: str, names: list[str]) -> Iterator[Notice]:
 
 
 def _argument_above(doc: str, indent: int) -> str:
-    """The argument whose description a directive stands in, or what else is above it with less indentation."""
+    """The argument whose description a directive stands in, or what else is above it, less indented."""
     for line in reversed(doc.splitlines()):
         if line.strip() and len(line) - len(line.lstrip()) < indent:
             match = _ARGUMENT.match(line)
-            return match["name"] if match else line.strip()
+            return str(match["name"]) if match else line.strip()
     return ""
 
 
@@ -139,10 +146,9 @@ def _parameter_called_deprecated(text: str, names: list[str]) -> str:
     """
     for sentence in re.split(r"(?<=\.)\s", text):
         subject, marker, _ = sentence.partition("deprecat")
-        mentioned = re.findall(r"\w+", subject) if marker else []
-        for word in mentioned:
-            if word in names:
-                return word
+        words = [match[0] for match in re.finditer(r"\w+", subject)] if marker else []
+        if named := [word for word in words if word in names]:
+            return named[0]
     return ""
 
 

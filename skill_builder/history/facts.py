@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 KINDS = ("alias", "attribute", "class", "function", "method", "module", "property", "unknown", "value")
 
@@ -15,10 +15,10 @@ class Fact:
     """What one release says of one name."""
 
     kind: str
-    """One of KINDS. ``unknown`` is there, but made in a way that its source does not show (C++, a factory)."""
+    """One of KINDS. ``value`` comes from an expression, ``unknown`` from where no source shows it."""
     signature: str | None = None
-    """The parameters in Python's own syntax, without annotations, such as ``module, *, mesh=None``. None where
-    there are none to know: attributes, what is bound in C++, what a decorator hides."""
+    """The parameters in Python's own syntax, without annotations, such as ``module, *, mesh=None``. None
+    where there are none to know: attributes, what is bound in C++, what a decorator hides."""
     target: str = ""
     """Of an alias: the name whose facts hold. Of another: the place of the definition, where it differs."""
     bases: tuple[str, ...] = ()
@@ -38,8 +38,8 @@ class Snapshot:
     facts: Mapping[str, Fact]
     """A fact for each dotted name: modules, their objects, and the members of classes."""
     imports: Mapping[str, str] = field(default_factory=dict)
-    """Names that modules only import for their own use, and what they stand for. They matter for a name that an
-    earlier release offers: it is not gone. ``History.with_release`` keeps those as facts and drops the others."""
+    """Names that modules only import for their own use, and what they stand for. One that an earlier release
+    offers is not gone: ``History.with_release`` makes a fact of it, and drops the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Parameter:
     """The source text of the default, or None for a required parameter."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def parameters_of(signature: str) -> tuple[Parameter, ...]:
     """The parameters of a signature in the order in which they are written.
 
@@ -66,7 +66,9 @@ def parameters_of(signature: str) -> tuple[Parameter, ...]:
     positional = [(arg, "POSITIONAL_ONLY") for arg in given.posonlyargs]
     positional += [(arg, "POSITIONAL_OR_KEYWORD") for arg in given.args]
     defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults
-    found = [_parameter(arg, kind, default) for (arg, kind), default in zip(positional, defaults, strict=True)]
+    found = [
+        _parameter(arg, kind, default) for (arg, kind), default in zip(positional, defaults, strict=True)
+    ]
     if given.vararg:
         found.append(_parameter(given.vararg, "VAR_POSITIONAL", None))
     pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)

@@ -1,7 +1,7 @@
 """One module's source, reduced to what the history asks of it: names, signatures, warnings.
 
-Nothing is imported or executed. Function bodies are read once, for the warnings in them, and dropped: the syntax
-trees of a whole release would not fit into the memory that we allow ourselves.
+Nothing is imported or executed. Function bodies are read once, for the warnings in them, and dropped: the
+syntax trees of a whole release would take a hundred times the memory of its text.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+_NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "sys.platform == 'win32'", "__name__ == '__main__'")
+"""Checks that are false when a module is imported where people train."""
 _WARNER = re.compile(r"warn|deprecat", re.IGNORECASE)
 
 
@@ -88,7 +90,7 @@ class Module:
     stars: list[str] = field(default_factory=list)
     """Modules of which everything is imported, in the order of the statements."""
     exports: list[str | Reference] | None = None
-    """What ``__all__`` lists; a reference stands for another module's ``__all__``. None without ``__all__``."""
+    """What ``__all__`` lists; a reference stands for another module's list. None without ``__all__``."""
     redirects: dict[str, str] = field(default_factory=dict)
     """Modules that importing this one makes another name of a module: ``sys.modules["old"] = new``."""
 
@@ -120,16 +122,14 @@ def dotted(node: ast.AST) -> str:
 def statements(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
     """The statements that bind names, through ``if``, ``try`` and ``with``; with each, whether it gives way.
 
-    A branch that stands in for something that is missing (``else`` of a check, ``except``) gives way to names
-    that the other branch binds. Branches for type checkers and for Windows are left out.
+    The ``else`` of a check stands in for something that is missing: it gives way to names that the other
+    branch binds. ``except`` and branches for type checkers, Windows and running as a script are left out.
     """
     for statement in body:
         if isinstance(statement, ast.If):
             yield from _branches(statement)
         elif isinstance(statement, ast.Try):
             yield from statements([*statement.body, *statement.orelse, *statement.finalbody])
-            for handler in statement.handlers:
-                yield from ((inner, True) for inner, _ in statements(handler.body))
         elif isinstance(statement, ast.With):
             yield from statements(statement.body)
         else:
@@ -141,7 +141,7 @@ def _branches(statement: ast.If) -> Iterator[tuple[ast.stmt, bool]]:
     first, second = statement.body, statement.orelse
     if isinstance(statement.test, ast.UnaryOp) and isinstance(statement.test.op, ast.Not):
         first, second = second, first
-    if test in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or re.fullmatch(r"sys\.platform == .win32.", test):
+    if test in _NEVER:
         first, second = statement.orelse, []
     yield from statements(first)
     yield from ((inner, True) for inner, _ in statements(second))
@@ -236,7 +236,16 @@ class _ModuleReader(_Scope):
                 self.module.exports = self._exports(node.value)
             elif isinstance(target, ast.Subscript) and dotted(target.value) == "sys.modules":
                 self._redirect(target.slice, node.value, {})
+            elif isinstance(target, ast.Attribute) and target.attr == "__signature__":
+                self._resigned(dotted(target.value), node.value)
         super()._assign(node, gives_way)
+
+    def _resigned(self, name: str, value: ast.expr) -> None:
+        """``f.__signature__ = inspect.signature(g)``: the function shows another one's parameters."""
+        function = self.names.get(name)
+        shown = self.names.get(dotted(value.args[0])) if isinstance(value, ast.Call) and value.args else None
+        if isinstance(function, Function) and isinstance(shown, Function):
+            self.names[name] = replace(function, arguments=shown.arguments)
 
     def _augmented(self, node: ast.AugAssign, gives_way: bool) -> None:
         if dotted(node.target) == "__all__":
@@ -326,7 +335,7 @@ def _assigned(value: ast.expr) -> Binding:
 
 
 def _named_tuple_fields(value: ast.expr) -> list[str] | None:
-    """The fields of ``namedtuple("X", "a b")``, ``namedtuple("X", ["a"])`` or ``NamedTuple("X", [("a", int)])``."""
+    """The fields of ``namedtuple("X", "a b")`` or ``NamedTuple("X", [("a", int)])``."""
     if not isinstance(value, ast.Call) or len(value.args) != 2 or value.keywords:
         return None
     if dotted(value.func).rpartition(".")[2] not in ("namedtuple", "NamedTuple"):

@@ -36,13 +36,14 @@ class ParameterHistory:
 
     name: str
     since: str | None
-    """The first release with it; None when the oldest covered has it, or when what was before cannot be seen."""
+    """The first release with it; None when the oldest covered has it, or when what was before cannot be seen,
+    such as what ``**kwargs`` took."""
     until: str | None
-    """The last release with it; None when the newest covered has it, or when what comes after cannot be seen."""
+    """The last release with it; None when the newest covered has it, or when what follows cannot be seen."""
     defaults: tuple[Change, ...]
-    """The source text of the default, None for a required parameter; one entry for each change, the oldest first."""
+    """The source text of the default, None for a required parameter; an entry a change, the oldest first."""
     kinds: tuple[Change, ...]
-    """As in ``inspect.Parameter.kind``; one entry for each change, the oldest first."""
+    """As ``inspect.Parameter.kind`` spells it; an entry for each change, oldest first."""
     deprecated: Deprecation | None
 
 
@@ -55,7 +56,7 @@ class ObjectHistory:
     name: str
     """The path that users write, in the newest release that has it."""
     kind: str
-    """``class``, ``function``, ``method``, ``property``, ``attribute``, ``module``, ``value`` or ``unknown``."""
+    """As ``Fact.kind``, in the newest release that has it."""
     releases: tuple[str, ...]
     """Every release that is known to have it under this path."""
     since: str | None
@@ -73,7 +74,7 @@ class ObjectHistory:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseChanges:
-    """What one release changed against the one before. Members stand for themselves only where their class stays."""
+    """What one release changed against the one before; of a class that came or went, members are left out."""
 
     release: str
     added: tuple[str, ...]
@@ -132,7 +133,7 @@ class History:
         return History(tuple(sorted([*kept, added], key=lambda s: release_number(s.version))))
 
     def object(self, name: str) -> ObjectHistory | None:
-        """All that is known of a name: the path that users write, another one, an old one, or the definition's.
+        """All that is known of a name: the path that users write, another, an old one, or the definition's.
 
         None for a name that no covered release is known to have.
         """
@@ -159,6 +160,17 @@ class History:
             parameters=self._parameters(located),
         )
 
+    def fact_in(self, name: str, version: str) -> Fact | None:
+        """What a release says of a name, under any of its paths; None when it lacks the name.
+
+        A name of which the release's sources show nothing, but which it may have, is ``unknown``.
+
+        Raises:
+            HistoryError: The version is older than all covered, or is no version.
+        """
+        found = self._find(self.snapshot_for(version), name)
+        return (found.fact or Fact("unknown")) if found else None
+
     def missing_in(self, name: str, version: str) -> bool:
         """Whether a release is known to lack a name that another covered release has.
 
@@ -181,8 +193,8 @@ class History:
         if history is None or not history.parameters or parameter not in history.parameters:
             return False
         found = self._find(self.snapshot_for(version), history.path)
-        names = _parameters(found.fact) if found and found.fact else None
-        return names is not None and parameter not in names
+        row = _parameters(found.fact) if found and found.fact else None
+        return row is not None and _takes(row, parameter) is False
 
     def names_in(self, version: str) -> tuple[str, ...]:
         """Every name of a release by the path that users write, sorted, with members and modules.
@@ -194,7 +206,7 @@ class History:
         return tuple(sorted(name for name, fact in facts.items() if fact.kind != "alias"))
 
     def unknown_in(self, version: str) -> tuple[str, ...]:
-        """The names of a release of which the sources do not show everything: C++, factories, hidden signatures.
+        """The names of a release that its sources do not show whole: C++, factories, hidden signatures.
 
         Raises:
             HistoryError: The version is older than all covered, or is no version.
@@ -203,7 +215,7 @@ class History:
         return tuple(sorted(name for name, fact in facts.items() if _is_unknown(fact)))
 
     def replacement(self, name: str) -> str | None:
-        """What to write instead of a deprecated or moved name; None when there is nothing, or the source is silent."""
+        """What to write instead of a deprecated or moved name; None when nothing is stated."""
         history = self.object(name)
         if history is None:
             return None
@@ -218,15 +230,19 @@ class History:
         """
         now = self.snapshot_for(version)
         before = self.snapshots[max(self.snapshots.index(now) - 1, 0)]
-        kept = [(name, self._find(before, name), fact) for name, fact in now.facts.items() if fact.kind != "alias"]
+        kept = [
+            (name, self._find(before, name), fact) for name, fact in now.facts.items() if fact.kind != "alias"
+        ]
         pairs = [(name, old.fact, fact) for name, old, fact in kept if old and old.fact]
         return ReleaseChanges(
             release=minor(now.version),
             added=self._only_in(now, before),
             removed=self._only_in(before, now),
-            deprecated=tuple(n for n, old, new in pairs if old.deprecated is None and new.deprecated is not None),
-            added_parameters=tuple(_differing(pairs, lambda old, new: new.keys() - old.keys())),
-            removed_parameters=tuple(_differing(pairs, lambda old, new: old.keys() - new.keys())),
+            deprecated=tuple(
+                n for n, old, new in pairs if old.deprecated is None and new.deprecated is not None
+            ),
+            added_parameters=tuple(_differing(pairs, lambda old, new: _only_taken_by(new, old))),
+            removed_parameters=tuple(_differing(pairs, _only_taken_by)),
             deprecated_parameters=tuple(
                 (name, parameter)
                 for name, old, new in pairs
@@ -249,7 +265,9 @@ class History:
             HistoryError: The version is older than all covered, or is no version.
         """
         if not re.match(r"\d+\.\d+", version):
-            raise HistoryError(f"version {version!r}", "is not a version of torch", "write it as 2.7 or 2.7.1")
+            raise HistoryError(
+                f"version {version!r}", "is not a version of torch", "write it as 2.7 or 2.7.1"
+            )
         wanted = release_number(version)[:2]
         older = [s for s in self.snapshots if release_number(s.version)[:2] <= wanted]
         if not older:
@@ -284,7 +302,7 @@ class History:
 
     @cached_property
     def _definitions(self) -> dict[str, str]:
-        """The path that users write by the place of the definition; a newer release goes before an older one."""
+        """The path that users write by the place of the definition; newer releases go before older ones."""
         return {
             fact.target: name
             for snapshot in self.snapshots
@@ -337,11 +355,10 @@ class History:
     def _parameter(
         self, name: str, located: list[_Located | None], rows: list[dict[str, Parameter] | None]
     ) -> ParameterHistory:
-        has = [
-            _presence(found) if row is None or not _presence(found) else name in row
+        seen = [
+            False if found is None else None if row is None else _takes(row, name)
             for found, row in zip(located, rows, strict=True)
         ]
-        seen = [there if row is not None or there is False else None for there, row in zip(has, rows, strict=True)]
         holders = [(i, row[name]) for i, row in enumerate(rows) if row is not None and name in row]
         return ParameterHistory(
             name=name,
@@ -373,7 +390,7 @@ class History:
 
     @cached_property
     def _moves(self) -> dict[str, str]:
-        """Old paths and what they became: where one release has both, or where a package moved that shows it."""
+        """Old paths and what they became: where a release has both, or where a package moved that shows."""
         moves = {
             old: fact.target
             for snapshot in self.snapshots
@@ -405,7 +422,9 @@ class History:
     @cached_property
     def _origins(self) -> dict[str, str]:
         """New paths and what they were before; of several, the shortest of the oldest."""
-        moves = sorted(self._moves.items(), key=lambda move: (self._first[move[0]], move[0].count("."), move[0]))
+        moves = sorted(
+            self._moves.items(), key=lambda move: (self._first[move[0]], move[0].count("."), move[0])
+        )
         return {new: old for old, new in reversed(moves)}
 
     def _origin(self, path: str) -> str | None:
@@ -457,6 +476,13 @@ def _parameters(fact: Fact) -> dict[str, Parameter] | None:
     return {parameter.name: parameter for parameter in parameters_of(fact.signature)}
 
 
+def _takes(row: Mapping[str, Parameter], name: str) -> bool | None:
+    """Whether a signature takes a parameter; None when it may, by ``**kwargs``."""
+    if name in row:
+        return True
+    return None if any(parameter.kind == "VAR_KEYWORD" for parameter in row.values()) else False
+
+
 def _is_unknown(fact: Fact) -> bool:
     hidden = fact.kind in ("class", "function", "method") and fact.signature is None
     return fact.kind in ("unknown", "value") or hidden or any(is_bound(base) for base in fact.bases)
@@ -477,12 +503,16 @@ def _without_common_end(old: str, new: str) -> tuple[str, str]:
 
 def _differing(
     pairs: list[tuple[str, Fact, Fact]],
-    difference: Callable[[Mapping[str, Parameter], Mapping[str, Parameter]], set[str]],
+    difference: Callable[[Mapping[str, Parameter], Mapping[str, Parameter]], list[str]],
 ) -> Iterator[tuple[str, str]]:
     for name, old, new in pairs:
         before, now = _parameters(old), _parameters(new)
         if before is not None and now is not None:
-            yield from ((name, parameter) for parameter in sorted(difference(before, now)))
+            yield from ((name, parameter) for parameter in difference(before, now))
+
+
+def _only_taken_by(one: Mapping[str, Parameter], other: Mapping[str, Parameter]) -> list[str]:
+    return [name for name in one if _takes(other, name) is False]
 
 
 def _changed_defaults(old: Fact, new: Fact) -> Iterator[tuple[str, str | None, str | None]]:

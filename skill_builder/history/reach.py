@@ -1,4 +1,4 @@
-"""Which modules of torch the history reads, and where a documented name stands when the shortest path is not it."""
+"""Which modules of torch the history reads, and which paths users write where the shortest is not it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRIVATE_PACKAGES = (
     "torch.distributed._dist2",  # has an official page
     "torch.distributed._functional_collectives",  # named as the replacement by deprecations
     "torch.distributed._local_tensor",  # has an official page
-    "torch.distributed._shard.checkpoint",  # home of torch.distributed.checkpoint before 2.0, still importable
+    "torch.distributed._shard.checkpoint",  # home of torch.distributed.checkpoint before 2.0
     "torch.distributed._symmetric_memory",  # has an official page
     "torch.distributed._tensor",  # home of DTensor before torch.distributed.tensor
 )
@@ -52,7 +52,7 @@ def is_read(module: str) -> bool:
 def is_ours(module: str) -> bool:
     """Whether what a module defines belongs to the history once a public name or class leads to it.
 
-    Private modules count: ``torch.distributed.fsdp._fully_shard`` defines what ``torch.distributed.fsdp`` offers.
+    Private modules count: ``torch.distributed.fsdp._fully_shard`` has what ``torch.distributed.fsdp`` offers.
     """
     return any(is_below(module, package) for package in PACKAGES)
 

@@ -19,7 +19,7 @@ from skill_builder.history.modules import (
 )
 
 ReadSource = Callable[[str], tuple[str, bool] | None]
-"""Gives a module's source and whether it is a package; None for a module that the release has no source of."""
+"""Gives a module's source and whether it is a package; None for a module without a Python source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,9 @@ class Release:
                 return self.follow(star, name, seen)
         return None
 
-    def _bound(self, module: str, name: str, binding: Binding, seen: frozenset[tuple[str, str]]) -> Found | None:
+    def _bound(
+        self, module: str, name: str, binding: Binding, seen: frozenset[tuple[str, str]]
+    ) -> Found | None:
         if isinstance(binding, Reference):
             return self.follow(module, binding.target, seen)
         if isinstance(binding, Value):

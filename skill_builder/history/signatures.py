@@ -1,6 +1,6 @@
 """What can be called with what: the parameters of functions and of classes, from their definitions.
 
-A signature is Python's own syntax without annotations. None stands for parameters that the source does not show.
+A signature is Python's own syntax without annotations; None stands for what the source does not show.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 
-from skill_builder.history.modules import Class, Function, Value, dotted
+from skill_builder.history.modules import Binding, Class, Function, Value, dotted
 from skill_builder.history.release import Found, Release
 
 KEEPING = (
@@ -39,7 +39,8 @@ KEEPING = (
 PROPERTIES = ("abc.abstractproperty", "cached_property", "functools.cached_property", "property")
 
 _DATACLASS = ("dataclass", "dataclasses.dataclass")
-_NOT_CONSTRUCTED = ("Enum", "Flag", "IntEnum", "IntFlag", "Protocol", "StrEnum", "TypedDict")
+_ENUMS = ("Enum", "Flag", "IntEnum", "IntFlag", "StrEnum")
+_NOT_CONSTRUCTED = ("Protocol", "TypedDict")
 _EMPTY = ("ABC", "Generic", "object")
 
 
@@ -63,9 +64,10 @@ def class_signature(release: Release, found: Found) -> str | None:
     for ancestor in release.lineage(found):
         if ancestor.binding is None or isinstance(ancestor.binding, Value):
             return _signature_without_source(ancestor)
-        if isinstance(ancestor.binding, Class):
-            if (signature := _own_signature(release, ancestor)) is not _INHERITED:
-                return signature
+        if not isinstance(ancestor.binding, Class):
+            continue
+        if (signature := _own_signature(release, ancestor)) is not _INHERITED:
+            return signature
     return ""
 
 
@@ -75,15 +77,18 @@ _INHERITED = "inherited"
 def _own_signature(release: Release, found: Found) -> str | None:
     assert isinstance(found.binding, Class)
     members = found.binding.members
-    if any(base.name in _NOT_CONSTRUCTED for base in release.bases(found)):
+    bases = {base.name for base in release.bases(found)}
+    if bases & set(_ENUMS):
+        return "value"
+    if bases & set(_NOT_CONSTRUCTED):
         return None
-    if any(base.name == "NamedTuple" for base in release.bases(found)):
-        return _fields_signature([(name, value) for name, value in members.items() if _is_field(value)], set())
+    if "NamedTuple" in bases:
+        return _fields_signature(_fields(members), set())
     makers = [name for name in ("__init__", "__new__") if name in members]
     texts = [_maker_signature(release, found, name) for name in makers]
-    if "__init__" not in makers and (arguments := dataclass_arguments(found.binding)) is not None:
-        if arguments.get("init", True):
-            return dataclass_signature(release, found)
+    given = dataclass_arguments(found.binding)
+    if "__init__" not in makers and given is not None and given.get("init", True):
+        return dataclass_signature(release, found)
     if not texts:
         return _INHERITED
     return texts[0] if texts[0] != "*args, **kwargs" else texts[-1]
@@ -129,7 +134,7 @@ def dataclass_arguments(definition: Class) -> dict[str, bool] | None:
         if dotted(called) in _DATACLASS:
             keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
             return {
-                keyword.arg: keyword.value.value
+                keyword.arg: bool(keyword.value.value)
                 for keyword in keywords
                 if keyword.arg and isinstance(keyword.value, ast.Constant)
             }
@@ -137,7 +142,7 @@ def dataclass_arguments(definition: Class) -> dict[str, bool] | None:
 
 
 def dataclass_signature(release: Release, found: Found) -> str | None:
-    """The parameters that ``dataclass`` makes of the fields of a class and of the dataclasses it inherits from."""
+    """The parameters that ``dataclass`` makes of the fields of a class and of those that it inherits."""
     fields: dict[str, Value] = {}
     keyword_only: set[str] = set()
     for ancestor in reversed(release.lineage(found)):
@@ -156,10 +161,7 @@ def _dataclass_fields(definition: Class) -> tuple[dict[str, Value], set[str]]:
     fields: dict[str, Value] = {}
     keyword_only: set[str] = set()
     after_marker = False
-    for name, value in definition.members.items():
-        if not _is_field(value):
-            continue
-        assert isinstance(value, Value)
+    for name, value in _fields(definition.members):
         if value.annotation is not None and dotted(value.annotation).rpartition(".")[2] == "KW_ONLY":
             after_marker = True
             continue
@@ -169,10 +171,14 @@ def _dataclass_fields(definition: Class) -> tuple[dict[str, Value], set[str]]:
     return fields, keyword_only
 
 
-def _is_field(member: object) -> bool:
-    if not isinstance(member, Value) or member.annotation is None:
-        return False
-    return "ClassVar" not in ast.unparse(member.annotation)
+def _fields(members: dict[str, Binding]) -> list[tuple[str, Value]]:
+    return [
+        (name, member)
+        for name, member in members.items()
+        if isinstance(member, Value)
+        and member.annotation
+        and "ClassVar" not in ast.unparse(member.annotation)
+    ]
 
 
 def _field_argument(value: Value, name: str) -> ast.expr | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from skill_builder.history.deprecations import Notice, notices, replacements
-from skill_builder.history.facts import Fact, Snapshot
+from skill_builder.history.facts import Fact, Snapshot, parameters_of
 from skill_builder.history.modules import Class, Function, Import, Module, Reference, Value
 from skill_builder.history.reach import (
     HOMES,
@@ -90,8 +90,8 @@ class _Reader:
 
     @staticmethod
     def _belongs(module: str, found: Found, listed: bool) -> bool:
-        """Whether what a module offers is of interest: ours, or at least listed there, or made in C++ for it."""
-        return is_ours(found.module) or is_read(module) and (listed or is_below(found.module, "torch._C"))
+        """Whether what a module offers is of interest: ours, or at least listed there, or made in C++."""
+        return is_ours(found.module) or (is_read(module) and (listed or is_below(found.module, "torch._C")))
 
     def _public_names(self, module: Module) -> dict[str, bool]:
         """The names that a module offers, each with whether an ``__all__`` lists it."""
@@ -106,7 +106,9 @@ class _Reader:
             starred = self.release.module(star)
             if starred is not None:
                 listed = starred.exports is not None
-                names |= {name: listed for name in self.release.star_names(starred) if not name.startswith("_")}
+                names |= {
+                    name: listed for name in self.release.star_names(starred) if not name.startswith("_")
+                }
         return names
 
     @staticmethod
@@ -120,7 +122,8 @@ class _Reader:
     def _is_offered(self, module: Module, name: str) -> bool:
         """Whether a module without ``__all__`` offers a name, or only uses it itself.
 
-        Packages offer what they import, and so does a module that has nothing of its own: it is there for old names.
+        Packages offer what they import, and so does a module that has nothing of its own: it is there for old
+        names.
         """
         binding = module.names[name]
         if isinstance(binding, Function | Class):
@@ -132,7 +135,9 @@ class _Reader:
         found = self.release.follow(module.name, name)
         if found is None or isinstance(found.binding, Value):
             return False
-        return isinstance(binding, Reference) and (is_ours(found.module) or is_below(found.module, "torch._C"))
+        return isinstance(binding, Reference) and (
+            is_ours(found.module) or is_below(found.module, "torch._C")
+        )
 
     def imports(self) -> Iterator[tuple[str, str]]:
         """What modules import for their own use, by the path that users write where there is one."""
@@ -172,11 +177,11 @@ class _Reader:
         place = "" if found.path == name else found.path
         if isinstance(binding, Function):
             signature = function_signature(self.release, found)
-            return self._with_notices(Fact("function", signature, place), name, found)
+            return self._with_notices(Fact("function", signature, place), found)
         if isinstance(binding, Class):
             bases = tuple(self._named_bases(found))
             fact = Fact("class", class_signature(self.release, found), place, bases)
-            return self._with_notices(fact, name, found)
+            return self._with_notices(fact, found)
         return Fact("unknown" if binding is None else "value", target=place)
 
     def _named_bases(self, found: Found) -> Iterator[str]:
@@ -190,7 +195,9 @@ class _Reader:
         """The public members of a class, but for those that looking in its bases finds all the same."""
         if not isinstance(found.binding, Class):
             return {}
-        lineage = [f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)]
+        lineage = [
+            f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)
+        ]
         facts: dict[str, Fact] = {}
         for member in dict.fromkeys(m for f in lineage for m in _public(f)):
             owner = next(f for f in lineage if member in _public(f))
@@ -203,11 +210,15 @@ class _Reader:
         return facts
 
     def _effective(self, found: Found) -> set[str]:
-        lineage = [f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)]
+        lineage = [
+            f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)
+        ]
         return {member for f in lineage for member in _public(f)}
 
     def _owner(self, found: Found, member: str) -> str:
-        lineage = [f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)]
+        lineage = [
+            f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)
+        ]
         return next(f.path for f in lineage if member in _public(f))
 
     def _member(self, name: str, found: Found) -> dict[str, Fact]:
@@ -216,33 +227,38 @@ class _Reader:
             return {name: self._object(name, found), **self._members(name, found)}
         if isinstance(binding, Function):
             if is_property(binding):
-                return {name: self._with_notices(Fact("property"), name, found)}
+                return {name: self._with_notices(Fact("property"), found)}
             signature = function_signature(self.release, found, in_class=True)
-            return {name: self._with_notices(Fact("method", signature), name, found)}
+            return {name: self._with_notices(Fact("method", signature), found)}
         return {name: Fact("attribute" if binding is not None else "unknown")}
 
-    def _with_notices(self, fact: Fact, name: str, found: Found) -> Fact:
+    def _with_notices(self, fact: Fact, found: Found) -> Fact:
         said = notices(self.release, found, fact.signature)
         own = [notice for notice in said if not notice.subject]
         subjects = sorted({notice.subject for notice in said if notice.subject})
-        deprecated = self._replacement(name, found, own) if own else None
-        parameters = [(s, self._replacement(name, found, [n for n in said if n.subject == s])) for s in subjects]
-        return Fact(fact.kind, fact.signature, fact.target, fact.bases, deprecated, tuple(parameters))
+        names = [parameter.name for parameter in parameters_of(fact.signature or "")]
+        deprecated = self._replacement(found, own, names) if own else None
+        parameters = [
+            (s, self._replacement(found, [n for n in said if n.subject == s], names)) for s in subjects
+        ]
+        return replace(fact, deprecated=deprecated, deprecated_parameters=tuple(parameters))
 
-    def _replacement(self, name: str, found: Found, said: list[Notice]) -> str:
+    def _replacement(self, found: Found, said: list[Notice], parameters: list[str]) -> str:
         """The first replacement that the texts name, by the path that users write where it leads anywhere."""
         for notice in said:
             for stated in replacements(notice.text):
-                if resolved := self._resolve(name, found, stated, notice.subject):
+                if resolved := self._resolve(found, stated, notice.subject, parameters):
                     return resolved
         return ""
 
-    def _resolve(self, name: str, found: Found, stated: str, subject: str) -> str:
+    def _resolve(self, found: Found, stated: str, subject: str, parameters: list[str]) -> str:
         """The path that users write for a stated name.
 
-        A name that leads nowhere in this release is kept as it is stated, such as a parameter's, unless it may
-        as well be a word of the sentence; that one gives an empty text.
+        A name that leads nowhere is kept as it is stated if it is a parameter beside the deprecated one, or
+        looks like a name; another may be a word of the sentence, and gives an empty text.
         """
+        if subject and stated in parameters:
+            return stated
         owner = found.name.rpartition(".")[0]
         places = [(found.module, f"{owner}.{stated}" if owner else stated), (found.module, stated)]
         if stated.startswith("torch."):
@@ -257,7 +273,7 @@ class _Reader:
         return stated if re.search(r"[._]", stated) or stated in _COMMANDS else ""
 
     def _known(self, found: Found) -> str:
-        """The path that users write for a definition, also for a member of a class; empty for what is not offered."""
+        """The path that users write for a definition or a member of it; empty for what is not offered."""
         if found.path in self.names:
             return str(self.names[found.path])
         outer, _, member = found.path.rpartition(".")

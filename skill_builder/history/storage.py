@@ -14,12 +14,12 @@ A name of which every release says the same has that fact in the place of the ra
 
     "attribute"                                  a kind (``facts.KINDS``) without anything to add
     "=torch.amp.autocast"                        an alias, and what it stands for
-    [kind, signature, {...}]                     the signature in Python's syntax without annotations, null when it is
-                                                 not known; then, only where there is something to say,
+    [kind, signature, {...}]                     the signature, Python's syntax without annotations, or null;
+                                                 then, only where there is something to say,
                                                    "at": the place of the definition
                                                    "bases": classes to look up members in, in this order
                                                    "deprecated": the replacement, empty where none is named
-                                                   "deprecated_parameters": {parameter: the replacement or empty}
+                                                   "deprecated_parameters": {parameter: the same for it}
 
 The bytes follow from the facts alone.
 """
@@ -92,7 +92,9 @@ def encode(history: History) -> str:
         module = _module_of(name, modules)
         rows[module][name[len(module) :].removeprefix(".")] = _row(history, name)
     groups = [
-        f"{json.dumps(module)}: {{\n" + ",\n".join(f"{json.dumps(n)}: {_dumped(row)}" for n, row in names.items()) + "\n}"
+        f"{json.dumps(module)}: {{\n"
+        + ",\n".join(f"{json.dumps(n)}: {_dumped(row)}" for n, row in names.items())
+        + "\n}"
         for module, names in sorted(rows.items())
     ]
     head = f'"format": {_FORMAT},\n"releases": {json.dumps(list(history.versions))}'
@@ -169,7 +171,8 @@ def _decoded(document: Mapping[str, Any]) -> History:
                 facts[position][f"{module}.{name}" if name else module] = fact
     return History(
         tuple(
-            Snapshot(version, dict(sorted(said.items()))) for version, said in zip(versions, facts, strict=True)
+            Snapshot(version, dict(sorted(said.items())))
+            for version, said in zip(versions, facts, strict=True)
         )
     )
 

@@ -1,4 +1,4 @@
-"""Where releases come from: wheels, downloaded by pip or already at hand, opened as zip files and never installed."""
+"""Where releases come from: wheels, from pip or already at hand, opened as zip files and never installed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_release(version: str, *, wheel: Path | None = None, progress: Progress 
     """Read one release of torch.
 
     Args:
-        version: Such as ``2.7.1``; ``2.7`` stands for its last patch release, ``newest`` for the newest release.
+        version: Such as ``2.7.1``; ``2.7`` stands for its last patch release, ``newest`` for the newest.
         wheel: A wheel at hand; without it, pip downloads one into a temporary folder.
         progress: Called with ``"downloading"`` and ``"reading"``.
 
@@ -39,7 +39,9 @@ def read_release(version: str, *, wheel: Path | None = None, progress: Progress 
         HistoryError: No such release, no package index, a wheel that is damaged or is not of this release.
     """
     if version != "newest" and not _VERSION.fullmatch(version):
-        raise HistoryError(f"version {version!r}", "is not a release of torch", "write it as 2.7, 2.7.1 or newest")
+        raise HistoryError(
+            f"version {version!r}", "is not a release of torch", "write it as 2.7, 2.7.1 or newest"
+        )
     if wheel is not None:
         return _matching(read_wheel(wheel, progress=progress), version, wheel)
     with _downloaded(version, progress) as downloaded:
@@ -57,7 +59,9 @@ def read_wheel(path: Path, *, progress: Progress | None = None) -> Snapshot:
             sources = _Sources(archive)
             return take_snapshot(_version_of(archive, path), Release(sources.read), sources.modules, progress)
     except OSError as error:
-        raise HistoryError(path, f"cannot be read ({error.strerror or error})", "download the wheel again") from error
+        raise HistoryError(
+            path, f"cannot be read ({error.strerror or error})", "download the wheel again"
+        ) from error
     except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
         raise HistoryError(path, "is a damaged wheel", "download the wheel again") from error
     except SyntaxError as error:
@@ -90,7 +94,9 @@ def _version_of(archive: zipfile.ZipFile, path: Path) -> str:
     """The release, without what a builder adds to it (``2.13.0+cpu``)."""
     for name in archive.namelist():
         if re.fullmatch(r"torch-[^/]+\.dist-info/METADATA", name):
-            return str(HeaderParser().parsestr(archive.read(name).decode("utf-8"))["Version"]).partition("+")[0]
+            return str(HeaderParser().parsestr(archive.read(name).decode("utf-8"))["Version"]).partition("+")[
+                0
+            ]
     raise HistoryError(path, "is not a wheel of torch", "name the file torch-VERSION-....whl")
 
 
@@ -131,7 +137,9 @@ def _download_error(requirement: str, said: str) -> HistoryError:
     offered = re.search(r"from versions: ([^)]*)\)", said)
     if offered and offered[1] != "none":
         newest = ", ".join(offered[1].split(", ")[-3:])
-        return HistoryError(requirement, "is not a release that the package index offers", f"the newest are {newest}")
+        return HistoryError(
+            requirement, "is not a release that the package index offers", f"the newest are {newest}"
+        )
     if offered:
         return HistoryError(
             requirement,
@@ -140,4 +148,6 @@ def _download_error(requirement: str, said: str) -> HistoryError:
         )
     errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
     reason = errors[-1] if errors else "it gives no reason"
-    return HistoryError(requirement, f"pip cannot download it: {reason}", "mend pip's settings, or name a wheel at hand")
+    return HistoryError(
+        requirement, f"pip cannot download it: {reason}", "mend pip's settings, or name a wheel at hand"
+    )
