@@ -209,6 +209,7 @@ KINDS = {
 }
 
 
+@functools.cache
 def installed_version():
     return version("torch").partition("+")[0]
 
@@ -250,7 +251,7 @@ def differences(history, name, there):
 def is_out_of_sight(history, name, there):
     owner = history.fact_in(name.rpartition(".")[0], installed_version())
     above = [history.fact_in(base, installed_version()) for base in owner.bases]
-    is_bound = any(fact is None or fact.kind == "unknown" for fact in [owner, *above])
+    is_bound = any(fact is None or fact.kind in ("unknown", "value") for fact in [owner, *above])
     return is_bound or there["made"] in ("C++", "exception")
 
 

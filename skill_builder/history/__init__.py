@@ -1,13 +1,13 @@
 """Which torch release has which object and parameter, read from the sources of every release since 2.4.
 
     wheels.py        a release's wheel, from pip or at hand      -> Snapshot
-        modules.py       one module's source, reduced to names
+        modules.py       one module's source, reduced to names; functions.py one function's
         release.py       names followed from module to module, classes to their bases
         signatures.py    what can be called with what
         deprecations.py  what is deprecated, and what to use instead
         snapshot.py      all of it for the public names of the modules in scope (reach.py)
     storage.py       every release's facts in one file           <-> api_history.json (its format is there)
-    query.py         History: since, until, parameters, moves, what a version lacks
+    query.py         History: since, until, parameters, moves, what a version lacks -> answers.py
 
 Nothing of a release is installed, imported or executed. What its sources do not show, because it is bound in
 C++, generated, or behind a decorator that hides its signature, is listed as unknown and never guessed.
@@ -17,15 +17,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from skill_builder.history.answers import Change, Deprecation, ObjectHistory, ParameterHistory, ReleaseChanges
 from skill_builder.history.facts import Fact, Parameter, Snapshot
-from skill_builder.history.query import (
-    Change,
-    Deprecation,
-    History,
-    ObjectHistory,
-    ParameterHistory,
-    ReleaseChanges,
-)
+from skill_builder.history.query import History
 from skill_builder.history.storage import HISTORY_FILE, load_history, save_history
 from skill_builder.history.wheels import read_release, read_wheel
 from skill_builder.records import Progress

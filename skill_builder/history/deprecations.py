@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from skill_builder.history.facts import parameters_of
-from skill_builder.history.modules import Class, Function, Value, Warned, dotted, text_of
+from skill_builder.history.functions import Function, Warned, dotted, text_of
+from skill_builder.history.modules import Class, Value
 from skill_builder.history.release import Found, Release
 
 _CATEGORIES = ("DeprecationWarning", "FutureWarning")

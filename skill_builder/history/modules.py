@@ -1,43 +1,19 @@
-"""One module's source, reduced to what the history asks of it: names, signatures, warnings.
+"""One module's source, reduced to what the history asks of it: names and what they stand for.
 
-Nothing is imported or executed. Function bodies are read once, for the warnings in them, and dropped: the
-syntax trees of a whole release would take a hundred times the memory of its text.
+Nothing is imported or executed.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from skill_builder.history.functions import Function, dotted, reduce_function, text_of
+
 _NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "sys.platform == 'win32'", "__name__ == '__main__'")
 """Checks that are false when a module is imported where people train."""
-_WARNER = re.compile(r"warn|deprecat", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Warned:
-    """A call in a function's body that warns, or calls a function that does."""
-
-    call: ast.Call
-    always: bool
-    """Whether every call of the function gets there, as far as ``if``, ``for`` and ``try`` show."""
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A ``def``, without its body."""
-
-    name: str
-    arguments: ast.arguments
-    decorators: tuple[ast.expr, ...]
-    doc: str
-    warned: tuple[Warned, ...]
-    keeps_signature: bool
-    """As a decorator: whether what it returns has the signature of the function that it gets, because it
-    marks the wrapper with ``functools.wraps`` or returns the function itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +86,6 @@ def parse_module(name: str, source: str, *, is_package: bool) -> Module:
     return module
 
 
-def dotted(node: ast.AST) -> str:
-    """The text of ``a.b.c``, or an empty one for any other expression."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and (head := dotted(node.value)):
-        return f"{head}.{node.attr}"
-    return ""
-
-
 def statements(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
     """The statements that bind names, through ``if``, ``try`` and ``with``; with each, whether it gives way.
 
@@ -172,7 +139,7 @@ class _Scope:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, gives_way: bool) -> None:
         if any(dotted(decorator).endswith((".setter", ".deleter")) for decorator in node.decorator_list):
             return
-        self.bind(node.name, _function(node), gives_way)
+        self.bind(node.name, reduce_function(node), gives_way)
 
     def _class(self, node: ast.ClassDef, gives_way: bool) -> None:
         members: dict[str, Binding] = {}
@@ -298,25 +265,6 @@ class _ModuleReader(_Scope):
             self.module.redirects[name] = target
 
 
-def text_of(node: ast.AST | None, known: dict[str, str]) -> str | None:
-    """The text that an expression makes: literals, ``+``, f-strings and names whose text is known.
-
-    What an f-string fills in from elsewhere becomes ``{}``. None for an expression that makes no text.
-    """
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.Name):
-        return known.get(node.id)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = text_of(node.left, known), text_of(node.right, known)
-        return None if left is None or right is None else left + right
-    if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(part, known) or "{}" for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        return text_of(node.value, known)
-    return None
-
-
 def _slots(members: dict[str, Binding]) -> list[str]:
     slots = members.get("__slots__")
     listed = slots.value if isinstance(slots, Value) else None
@@ -347,62 +295,3 @@ def _named_tuple_fields(value: ast.expr) -> list[str] | None:
         return None
     names = [entry.elts[0] if isinstance(entry, ast.Tuple) else entry for entry in listed.elts]
     return [name.value for name in names if isinstance(name, ast.Constant) and isinstance(name.value, str)]
-
-
-def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
-    return Function(
-        node.name,
-        _without_annotations(node.args),
-        tuple(node.decorator_list),
-        ast.get_docstring(node) or "",
-        tuple(_warned(node.body, always=True)),
-        _keeps_signature(node),
-    )
-
-
-def _without_annotations(arguments: ast.arguments) -> ast.arguments:
-    given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    for arg in [*given, *filter(None, [arguments.vararg, arguments.kwarg])]:
-        arg.annotation = None
-    return arguments
-
-
-def _warned(body: Iterable[ast.stmt], *, always: bool) -> Iterator[Warned]:
-    for statement in body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            if _WARNER.search(dotted(statement.value.func).rpartition(".")[2]):
-                yield Warned(statement.value, always)
-            continue
-        inner = always and (isinstance(statement, ast.With) or _is_about_compiling(statement))
-        for block in ("body", "orelse", "finalbody"):
-            yield from _warned(getattr(statement, block, []), always=inner and block == "body")
-        for handler in getattr(statement, "handlers", []):
-            yield from _warned(handler.body, always=False)
-
-
-def _is_about_compiling(statement: ast.stmt) -> bool:
-    """Whether an ``if`` only asks for the compiler, which every plain call passes."""
-    test = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
-    return re.fullmatch(r"not \S*is_(compiling|scripting|dynamo_compiling)\(\)", test) is not None
-
-
-def _keeps_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    inner = [n for n in ast.walk(node) if isinstance(n, ast.FunctionDef)]
-    if any(_returns_what_it_gets(function) for function in inner):
-        return True
-    calls = {dotted(n.func).rpartition(".")[2] for n in ast.walk(node) if isinstance(n, ast.Call)}
-    return bool(calls & {"wraps", "update_wrapper"})
-
-
-def _returns_what_it_gets(node: ast.FunctionDef) -> bool:
-    first = node.args.args[0].arg if node.args.args else ""
-    returned = [_without_cast(n.value) for n in ast.walk(node) if isinstance(n, ast.Return) and n.value]
-    return bool(first) and bool(returned) and all(name == first for name in returned)
-
-
-def _without_cast(node: ast.expr) -> str:
-    if isinstance(node, ast.Call) and dotted(node.func) in ("cast", "typing.cast") and len(node.args) == 2:
-        return dotted(node.args[1])
-    return dotted(node)

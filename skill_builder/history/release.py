@@ -6,17 +6,8 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from skill_builder.history.modules import (
-    Binding,
-    Class,
-    Function,
-    Import,
-    Module,
-    Reference,
-    Value,
-    dotted,
-    parse_module,
-)
+from skill_builder.history.functions import Function, dotted
+from skill_builder.history.modules import Binding, Class, Import, Module, Reference, Value, parse_module
 
 ReadSource = Callable[[str], tuple[str, bool] | None]
 """Gives a module's source and whether it is a package; None for a module without a Python source."""

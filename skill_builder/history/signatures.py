@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 import copy
 
-from skill_builder.history.modules import Binding, Class, Function, Value, dotted
+from skill_builder.history.functions import Function, dotted
+from skill_builder.history.modules import Binding, Class, Value
 from skill_builder.history.release import Found, Release
 
 KEEPING = (

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from skill_builder.history.deprecations import Notice, notices, replacements
 from skill_builder.history.facts import Fact, Snapshot, parameters_of
-from skill_builder.history.modules import Class, Function, Import, Module, Reference, Value
+from skill_builder.history.functions import Function
+from skill_builder.history.modules import Class, Import, Module, Reference, Value
 from skill_builder.history.reach import (
     HOMES,
     PRIVATE_NAMES,
