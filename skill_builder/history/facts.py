@@ -37,9 +37,10 @@ class Snapshot:
     """The full version, such as ``2.7.1``."""
     facts: Mapping[str, Fact]
     """A fact for each dotted name: modules, their objects, and the members of classes."""
-    imports: Mapping[str, str] = field(default_factory=dict)
-    """Names that modules only import for their own use, and what they stand for. One that an earlier release
-    offers is not gone: ``History.with_release`` makes a fact of it, and drops the others."""
+    besides: Mapping[str, str] = field(default_factory=dict)
+    """Names that are there without being offered: what modules import for their own use, and what classes
+    inherit from outside; with the place of each. One that an earlier release offers is not gone:
+    ``History.with_release`` makes a fact of it, and drops the others."""
 
 
 @dataclass(frozen=True, slots=True)

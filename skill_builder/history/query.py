@@ -10,16 +10,9 @@ from functools import cached_property
 from skill_builder.errors import HistoryError
 from skill_builder.history.answers import Change, Deprecation, ObjectHistory, ParameterHistory, ReleaseChanges
 from skill_builder.history.facts import Fact, Parameter, Snapshot, parameters_of
+from skill_builder.history.lookup import Located, last_true, locate, presence
+from skill_builder.history.moves import Moves
 from skill_builder.history.reach import is_bound
-
-
-@dataclass(frozen=True, slots=True)
-class _Located:
-    """Where a name leads in one release."""
-
-    name: str
-    fact: Fact | None
-    """None when the release may have it, but its sources do not show it: members of what is bound in C++."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +35,15 @@ class History:
     def with_release(self, snapshot: Snapshot) -> History:
         """The history with one more release; it takes the place of another patch release of the same minor.
 
-        Releases are added from the oldest to the newest: what a release only imports counts for names that an
-        earlier one offers, and is forgotten for all others.
+        Releases are added from the oldest to the newest: what a release has without offering it counts for
+        names that an earlier one offers, and is forgotten for all others.
         """
         kept = [old for old in self.snapshots if minor(old.version) != minor(snapshot.version)]
         earlier = [s for s in kept if release_number(s.version) < release_number(snapshot.version)]
         offered = {name for old in earlier for name in old.facts}
         left_over = {
             name: Fact("alias", target=place) if place in snapshot.facts else Fact("unknown", target=place)
-            for name, place in snapshot.imports.items()
+            for name, place in snapshot.besides.items()
             if name in offered
         }
         facts = dict(sorted({**snapshot.facts, **left_over}.items()))
@@ -63,11 +56,11 @@ class History:
         None for a name that no covered release is known to have.
         """
         path = name if any(self._has(name)) else self._by_definition(name)
-        located = [self._find(snapshot, path) for snapshot in self.snapshots] if path else []
-        has = [_presence(found) for found in located]
+        located = [locate(snapshot, path) for snapshot in self.snapshots] if path else []
+        has = [presence(found) for found in located]
         if not path or not any(has):
             return None
-        last = _last(has)
+        last = last_true(has)
         newest = located[last]
         assert newest is not None and newest.fact is not None
         gone = self._until(has)
@@ -80,8 +73,8 @@ class History:
             until=gone,
             removed=self.releases[last + 1] if gone else None,
             deprecated=self._deprecation(located, lambda fact: fact.deprecated),
-            moved_from=self._origin(path),
-            moved_to=self._moved(path, self._moves),
+            moved_from=self._moves.origin(path),
+            moved_to=self._moves.destination(path),
             parameters=self._parameters(located),
         )
 
@@ -93,7 +86,7 @@ class History:
         Raises:
             HistoryError: The version is older than all covered, or is no version.
         """
-        found = self._find(self.snapshot_for(version), name)
+        found = locate(self.snapshot_for(version), name)
         return (found.fact or Fact("unknown")) if found else None
 
     def missing_in(self, name: str, version: str) -> bool:
@@ -106,7 +99,7 @@ class History:
         """
         snapshot = self.snapshot_for(version)
         path = name if any(self._has(name)) else self._by_definition(name)
-        return path is not None and self._find(snapshot, path) is None
+        return path is not None and locate(snapshot, path) is None
 
     def parameter_missing_in(self, name: str, parameter: str, version: str) -> bool:
         """Whether a release is known to have an object, but not a parameter that another covered release has.
@@ -117,7 +110,7 @@ class History:
         history = self.object(name)
         if history is None or not history.parameters or parameter not in history.parameters:
             return False
-        found = self._find(self.snapshot_for(version), history.path)
+        found = locate(self.snapshot_for(version), history.path)
         row = _parameters(found.fact) if found and found.fact else None
         return row is not None and _takes(row, parameter) is False
 
@@ -139,13 +132,43 @@ class History:
         facts = self.snapshot_for(version).facts
         return tuple(sorted(name for name, fact in facts.items() if _is_unknown(fact)))
 
-    def replacement(self, name: str) -> str | None:
-        """What to write instead of a deprecated or moved name; None when nothing is stated."""
+    def replacement(self, name: str, version: str | None = None) -> str | None:
+        """What to write instead of a name; None when no release states anything.
+
+        Args:
+            name: A deprecated, moved or removed name; or, with a version, one that is too new for it.
+            version: The release to write for; without it, what the newest offers.
+
+        Raises:
+            HistoryError: The version is older than all covered, or is no version.
+        """
         history = self.object(name)
         if history is None:
             return None
         stated = history.deprecated.replacement if history.deprecated else None
-        return stated or history.moved_to
+        if version is None:
+            return stated or history.moved_to
+        older = [history.moved_from, *self._predecessors.get(history.path, ())]
+        candidates = filter(None, [stated, history.moved_to, *older])
+        return next((other for other in candidates if self._offers(other, version)), None)
+
+    @cached_property
+    def _moves(self) -> Moves:
+        return Moves(self.snapshots)
+
+    @cached_property
+    def _predecessors(self) -> dict[str, list[str]]:
+        """By name: what it replaces, as the deprecations of all releases say."""
+        found: dict[str, list[str]] = {}
+        for snapshot in self.snapshots:
+            for name, fact in snapshot.facts.items():
+                if fact.deprecated and name not in found.setdefault(fact.deprecated, []):
+                    found[fact.deprecated].append(name)
+        return found
+
+    def _offers(self, name: str, version: str) -> bool:
+        """Whether a release has a name; what is no name of torch, such as a command, counts as there."""
+        return not any(self._has(name)) or not self.missing_in(name, version)
 
     def changes_in(self, version: str) -> ReleaseChanges:
         """What a release changed against the one before it; nothing for the oldest covered.
@@ -156,7 +179,7 @@ class History:
         now = self.snapshot_for(version)
         before = self.snapshots[max(self.snapshots.index(now) - 1, 0)]
         kept = [
-            (name, self._find(before, name), fact) for name, fact in now.facts.items() if fact.kind != "alias"
+            (name, locate(before, name), fact) for name, fact in now.facts.items() if fact.kind != "alias"
         ]
         pairs = [(name, old.fact, fact) for name, old, fact in kept if old and old.fact]
         return ReleaseChanges(
@@ -201,29 +224,8 @@ class History:
             raise HistoryError(f"torch {version}", problem, "name a newer one, or add it to the history")
         return older[-1]
 
-    def _find(self, snapshot: Snapshot, name: str) -> _Located | None:
-        """Where a name leads in a release; None when the release lacks it."""
-        fact = snapshot.facts.get(name)
-        if fact is not None:
-            return self._find(snapshot, fact.target) if fact.kind == "alias" else _Located(name, fact)
-        owner, _, last = name.rpartition(".")
-        found = self._find(snapshot, owner) if owner else None
-        if found is None:
-            return None
-        if found.fact is None or found.fact.kind in ("unknown", "value"):
-            return _Located(name, None)
-        if found.name != owner:
-            return self._find(snapshot, f"{found.name}.{last}")
-        return self._inherited(snapshot, found.fact, last)
-
-    def _inherited(self, snapshot: Snapshot, fact: Fact, member: str) -> _Located | None:
-        for base in fact.bases:
-            if not is_bound(base) and (found := self._find(snapshot, f"{base}.{member}")):
-                return found
-        return _Located(member, None) if any(is_bound(base) for base in fact.bases) else None
-
     def _has(self, name: str) -> Iterator[bool]:
-        return (bool(_presence(self._find(snapshot, name))) for snapshot in self.snapshots)
+        return (bool(presence(locate(snapshot, name))) for snapshot in self.snapshots)
 
     @cached_property
     def _definitions(self) -> dict[str, str]:
@@ -251,11 +253,11 @@ class History:
         return self.releases[first] if first and has[first - 1] is False else None
 
     def _until(self, has: list[bool | None]) -> str | None:
-        last = _last(has)
+        last = last_true(has)
         return self.releases[last] if last + 1 < len(has) and has[last + 1] is False else None
 
     def _deprecation(
-        self, located: list[_Located | None], said: Callable[[Fact], str | None]
+        self, located: list[Located | None], said: Callable[[Fact], str | None]
     ) -> Deprecation | None:
         """What the newest release with the object says, and since when without a break."""
         texts = [(i, said(found.fact)) for i, found in enumerate(located) if found and found.fact]
@@ -269,7 +271,7 @@ class History:
             first = index
         return Deprecation(self.releases[first] if first else None, replacement or None)
 
-    def _parameters(self, located: list[_Located | None]) -> dict[str, ParameterHistory] | None:
+    def _parameters(self, located: list[Located | None]) -> dict[str, ParameterHistory] | None:
         rows = [_parameters(found.fact) if found and found.fact else None for found in located]
         known = [row for row in rows if row is not None]
         if not known:
@@ -278,7 +280,7 @@ class History:
         return {name: self._parameter(name, located, rows) for name in names}
 
     def _parameter(
-        self, name: str, located: list[_Located | None], rows: list[dict[str, Parameter] | None]
+        self, name: str, located: list[Located | None], rows: list[dict[str, Parameter] | None]
     ) -> ParameterHistory:
         seen = [
             False if found is None else None if row is None else _takes(row, name)
@@ -304,73 +306,9 @@ class History:
                 yield Change(self.releases[index], value)
             previous = value
 
-    @cached_property
-    def _first(self) -> dict[str, int]:
-        """By name: the position of the first release that lists it."""
-        positions: dict[str, int] = {}
-        for position, snapshot in enumerate(self.snapshots):
-            for name in snapshot.facts:
-                positions.setdefault(name, position)
-        return positions
-
-    @cached_property
-    def _moves(self) -> dict[str, str]:
-        """Old paths and what they became: where a release has both, or where a package moved that shows."""
-        moves = {
-            old: fact.target
-            for snapshot in self.snapshots
-            for old, fact in snapshot.facts.items()
-            if fact.kind == "alias" and self._is_older(old, fact.target)
-        }
-        packages = sorted({_without_common_end(old, new) for old, new in moves.items()})
-        for old in self._first:
-            for package, successor in packages:
-                new = successor + old.removeprefix(package)
-                if old.startswith(f"{package}.") and old not in moves and self._took_over(old, new):
-                    moves[old] = new
-        return dict(sorted(moves.items()))
-
-    def _is_older(self, old: str, new: str) -> bool:
-        """Whether a path was there before another, or together with it under a name that is private."""
-        became_public = "._" in old and "._" not in new
-        return self._first[old] < self._first.get(new, len(self.snapshots)) + became_public
-
-    def _took_over(self, old: str, new: str) -> bool:
-        """Whether the new path is there from the release on that has the old one no more."""
-        has = [_presence(self._find(snapshot, old)) for snapshot in self.snapshots]
-        last = _last(has)
-        if new not in self._first or last + 1 == len(has) or has[last + 1] is not False:
-            return False
-        is_new = self._first[old] < self._first[new]
-        return is_new and bool(_presence(self._find(self.snapshots[last + 1], new)))
-
-    @cached_property
-    def _origins(self) -> dict[str, str]:
-        """New paths and what they were before; of several, the shortest of the oldest."""
-        moves = sorted(
-            self._moves.items(), key=lambda move: (self._first[move[0]], move[0].count("."), move[0])
-        )
-        return {new: old for old, new in reversed(moves)}
-
-    def _origin(self, path: str) -> str | None:
-        """What a path was before, if an earlier release has it under that name."""
-        old = self._moved(path, self._origins)
-        if old is None:
-            return None
-        return old if list(self._has(old)).index(True) < list(self._has(path)).index(True) else None
-
-    def _moved(self, path: str, moves: dict[str, str]) -> str | None:
-        """What a path, or the class or module it stands in, became or was."""
-        if path in moves:
-            return moves[path]
-        owner, _, last = path.rpartition(".")
-        moved = self._moved(owner, moves) if owner else None
-        other = f"{moved}.{last}" if moved else None
-        return other if other and any(self._has(other)) else None
-
     def _only_in(self, one: Snapshot, other: Snapshot) -> tuple[str, ...]:
         """Names of one release that another lacks, without the members of what is lacking as a whole."""
-        lacking = {n for n, f in one.facts.items() if f.kind != "alias" and self._find(other, n) is None}
+        lacking = {n for n, f in one.facts.items() if f.kind != "alias" and locate(other, n) is None}
         return tuple(sorted(name for name in lacking if name.rpartition(".")[0] not in lacking))
 
 
@@ -382,17 +320,6 @@ def minor(version: str) -> str:
 def release_number(version: str) -> tuple[int, ...]:
     """``(2, 7, 1)`` of ``2.7.1+cu128``."""
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
-
-
-def _presence(found: _Located | None) -> bool | None:
-    """Whether a release has a name; None when its sources do not show it."""
-    if found is None:
-        return False
-    return True if found.fact else None
-
-
-def _last(has: list[bool | None]) -> int:
-    return len(has) - 1 - has[::-1].index(True)
 
 
 def _parameters(fact: Fact) -> dict[str, Parameter] | None:
@@ -411,19 +338,6 @@ def _takes(row: Mapping[str, Parameter], name: str) -> bool | None:
 def _is_unknown(fact: Fact) -> bool:
     hidden = fact.kind in ("class", "function", "method") and fact.signature is None
     return fact.kind in ("unknown", "value") or hidden or any(is_bound(base) for base in fact.bases)
-
-
-def _without_common_end(old: str, new: str) -> tuple[str, str]:
-    """Two paths without the names at their ends that are the same.
-
-    >>> _without_common_end("torch._tensor.DTensor", "torch.tensor.DTensor")
-    ('torch._tensor', 'torch.tensor')
-    """
-    first, second = old.split("."), new.split(".")
-    while len(first) > 1 and len(second) > 1 and first[-1] == second[-1]:
-        first.pop()
-        second.pop()
-    return ".".join(first), ".".join(second)
 
 
 def _differing(

@@ -58,8 +58,11 @@ def is_ours(module: str) -> bool:
 
 
 def is_bound(path: str) -> bool:
-    """Whether a path leads to C++ behind torch.distributed, of which no Python source tells the members."""
-    return path.startswith("torch._C._distributed")
+    """Whether a path leads to C++, of which no Python source tells the members.
+
+    The base of all tensors does not count: what DTensor adds to it is Python.
+    """
+    return path.startswith("torch._C.") and path != "torch._C.TensorBase"
 
 
 def is_below(name: str, root: str) -> bool:

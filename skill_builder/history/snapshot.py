@@ -61,8 +61,8 @@ def take_snapshot(
         if progress:
             progress("reading", done + 1, len(scope))
     facts = reader.facts()
-    imports = {name: place for name, place in reader.imports() if name not in facts}
-    return Snapshot(version, dict(sorted(facts.items())), dict(sorted(imports.items())))
+    besides = {name: place for name, place in reader.besides() if name not in facts}
+    return Snapshot(version, dict(sorted(facts.items())), dict(sorted(besides.items())))
 
 
 class _Reader:
@@ -140,8 +140,17 @@ class _Reader:
             is_ours(found.module) or is_below(found.module, "torch._C")
         )
 
-    def imports(self) -> Iterator[tuple[str, str]]:
-        """What modules import for their own use, by the path that users write where there is one."""
+    def besides(self) -> Iterator[tuple[str, str]]:
+        """What is there without being offered, and its place."""
+        yield from self._imports()
+        for place, found in self.found.items():
+            for ancestor in self.release.lineage(found)[1:]:
+                if isinstance(ancestor.binding, Class) and not is_ours(ancestor.module):
+                    yield from (
+                        (f"{self.names[place]}.{m}", f"{ancestor.path}.{m}") for m in _public(ancestor)
+                    )
+
+    def _imports(self) -> Iterator[tuple[str, str]]:
         for owner in self.modules:
             module = self.release.module(owner)
             assert module is not None

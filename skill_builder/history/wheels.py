@@ -134,6 +134,12 @@ def _download_error(requirement: str, said: str) -> HistoryError:
     """What pip's complaint means, in one line."""
     if "No module named pip" in said:
         return HistoryError(sys.executable, "has no pip", "install pip there, or name a wheel at hand")
+    if "ResolutionImpossible" in said:
+        return HistoryError(
+            requirement,
+            "is no release, or is excluded by pip's constraints",
+            "check the version, and the constraints in pip's settings",
+        )
     offered = re.search(r"from versions: ([^)]*)\)", said)
     if offered and offered[1] != "none":
         newest = ", ".join(offered[1].split(", ")[-3:])
