@@ -37,7 +37,7 @@ WINDOWS = ("torch", "torch.cuda", "torch.nn", "torch.nn.utils", "torch.utils")
 """Packages of which only the names that lead into PACKAGES are followed, such as ``torch.autocast``."""
 
 HOMES = ("torch.amp", "torch.distributed.device_mesh")
-"""Modules whose ``__all__`` is documented there, although a shorter path leads to the same objects."""
+"""Modules whose names are documented there, although shorter paths lead to the same objects."""
 
 
 def is_read(module: str) -> bool:

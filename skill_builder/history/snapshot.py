@@ -179,7 +179,7 @@ class _Reader:
     @staticmethod
     def _rank(path: _Path) -> tuple[object, ...]:
         """The path that users write comes first: at its documented home, public, short, listed."""
-        at_home = path.module in HOMES and path.listed
+        at_home = path.module in HOMES
         return (not at_home, "._" in path.module, str(path).count("."), not path.listed, str(path))
 
     def _object(self, name: str, found: Found) -> Fact:
