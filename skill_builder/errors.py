@@ -13,7 +13,8 @@ BuilderError
 │   ├── NotASkill             the folder exists and holds something else
 │   ├── OverBudget            a share of the size limits is exceeded
 │   └── IndexDamaged          index.json is missing or does not fit the references
-└── InvalidSkill          validation found something that keeps a skill from being installed
+├── InvalidSkill          validation found something that keeps a skill from being installed
+└── HistoryError          a release's wheel cannot be had or read, or api_history.json is damaged
 
 The library raises; only ``cli.py`` prints and exits. Anything else that escapes is a bug and tracebacks.
 """
@@ -90,3 +91,7 @@ class IndexDamaged(SkillError):
 
 class InvalidSkill(BuilderError):
     """Validation found something that keeps the skill from being installed."""
+
+
+class HistoryError(BuilderError):
+    """The version history cannot be read, or a release cannot be added to it."""
