@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -97,6 +98,12 @@ def inputs(tmp_path_factory, server) -> Path:
     lines = [f"{a} plus {b} makes {a + b}, and {a} times {b} makes {a * b}.\n" for a in range(6) for b in range(6)]
     (folder / "text.txt").write_text("".join(lines))
     return folder
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def torchrun(folder: Path, script: str, *arguments, ranks=2, restarts=0, faults=None, launch=("--standalone",)):

@@ -23,7 +23,7 @@ import transformers
 from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.debug import CommDebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 assert transformers.__version__  # imported here so that the forks need not
 
@@ -41,7 +41,22 @@ def local(tensor):
 
 
 def num_bytes(tensors):
-    return sum(local(tensor).untyped_storage().nbytes() for tensor in tensors)
+    """Bytes of the memory behind tensors, of which several may share one piece."""
+    storages = [local(tensor).untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+class Collectives(TorchDispatchMode):
+    """Counts what goes to the process groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        if function.namespace == "c10d":
+            self.names.append(function.__name__)
+        return function(*arguments, **(named or {}))
 
 
 # ---- faults and probes: each takes the script's module, this rank and its own settings ----
@@ -92,6 +107,11 @@ def small_files(module, rank, *, limit):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
+def pretend_gpus(module, rank, *, count):
+    """torch sees GPUs; none is used, because the check comes first."""
+    torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: count
+
+
 def uninitialised_norm(module, rank):
     """The model's initialiser forgets one kind of module."""
     inner = transformers.PreTrainedModel._init_weights
@@ -109,12 +129,11 @@ def probe(module, rank, *, path):
     forward_backward, clip_gradients, build_optimizer = module.forward_backward, module.clip_gradients, module.build_optimizer
 
     def counted(*arguments):
-        with CommDebugMode() as communication:
+        with Collectives() as collectives:
             loss = forward_backward(*arguments)
-        counts = {str(name): count for name, count in communication.get_comm_counts().items()}
-        found["reduced"].append(sum(n for name, n in counts.items() if "reduce_scatter" in name))
-        found["gathered"].append(sum(n for name, n in counts.items() if "all_gather" in name or "allgather" in name))
-        found["counts"] = counts
+        for kind, part in (("reduced", "reduce_scatter"), ("gathered", "allgather")):
+            found[kind].append(sum(part in name for name in collectives.names))
+        found["names"] = sorted(set(collectives.names))
         return loss
 
     def clipped(model, limit):
@@ -147,7 +166,7 @@ def probe(module, rank, *, path):
 
 
 FAULTS = {
-    f.__name__: f for f in (signal_at_step, kill_in_save, nan_loss, small_files, uninitialised_norm, probe)
+    f.__name__: f for f in (signal_at_step, kill_in_save, nan_loss, small_files, pretend_gpus, uninitialised_norm, probe)
 }
 
 
