@@ -23,9 +23,8 @@ import signal
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -52,14 +51,8 @@ IGNORE = -100  # a label that has no loss
 BYTE_END = 256  # ends a document where bytes stand in for tokens
 RANK0_WORK = timedelta(hours=24)  # the others wait this long while rank 0 reads, tokenises or writes
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-PEAK_FLOPS = {  # dense bf16 FLOP/s by a part of the device's name, first match; NVIDIA's data sheets
-    "B200": 2.25e15,
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-}
+# Dense bf16 FLOP/s by a part of the device's name, first match counts; from NVIDIA's data sheets.
+PEAK_FLOPS = {"B200": 2.25e15, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12}
 Batch = tuple[Tensor, Tensor]  # inputs and labels, both [B, T]
 
 
@@ -75,9 +68,9 @@ class UsageError(TrainingError):
     exit_code = 2
 
 
-def option(default: Any, text: str, least: float = -math.inf, choices: tuple[str, ...] = ()) -> Any:
-    """A field of Settings, with its line in --help and the values it may take."""
-    return field(default=default, metadata={"help": text, "least": least, "choices": choices or None})
+def option(default: Any, text: str, *choices: str) -> Any:
+    """A field of Settings: its default, its line in --help, the words it may be."""
+    return field(default=default, metadata={"help": text, "choices": choices or None})
 
 
 @dataclass(frozen=True)
@@ -88,47 +81,41 @@ class Settings:
     from_scratch: bool = option(False, "random weights, only the config of --model")
     data: str = option("", "plain text, or JSON lines with `text` (default: a sample)")
     checkpoint_dir: str = option("checkpoints", "for checkpoints, tokens and the export")
-    steps: int = option(20, "optimizer steps in all", 1)
-    batch_size: int = option(0, "sequences a step over all ranks; 0: micro-batch x ranks", 0)
-    micro_batch: int = option(2, "sequences a rank takes at once; more are accumulated", 1)
-    seq_len: int = option(128, "tokens of a sequence", 1)
-    seed: int = option(0, "of random weights, data order and dropout", 0)
-    lr: float = option(3e-4, "peak learning rate", 0)
-    warmup: int = option(5, "steps of linear warm-up; then a cosine to a tenth", 0)
-    weight_decay: float = option(0.1, "of matrices; norms and biases have none", 0)
-    clip: float = option(1.0, "largest global gradient norm; 0: no limit", 0)
+    steps: int = option(20, "optimizer steps in all")
+    batch_size: int = option(0, "sequences a step over all ranks; 0: micro-batch x ranks")
+    micro_batch: int = option(2, "sequences a rank takes at once; more are accumulated")
+    seq_len: int = option(128, "tokens of a sequence")
+    seed: int = option(0, "of random weights, data order and dropout")
+    lr: float = option(3e-4, "peak learning rate")
+    warmup: int = option(5, "steps of linear warm-up; then a cosine to a tenth")
+    weight_decay: float = option(0.1, "of matrices; norms and biases have none")
+    clip: float = option(1.0, "largest global gradient norm; 0: no limit")
     freeze: str = option("", "patterns of parameters to freeze, `!` takes back: '*,!*lora*'")
     block_class: str = option("", "class to shard by (default: the model's own word)")
-    dtype: str = option("bf16", "type of compute; the rest stays fp32", choices=("bf16", "fp32"))
-    replicas: int = option(1, "HSDP: copies of the sharded model", 1)
+    dtype: str = option("bf16", "type of compute; the rest stays fp32", "bf16", "fp32")
+    replicas: int = option(1, "HSDP: copies of the sharded model")
     reshard: str = option("true", "after a block's forward: true, false or to N ranks")
-    prefetch: int = option(0, "blocks gathered ahead explicitly; 0: FSDP2's own one", 0)
-    recompute: str = option("none", "activation checkpointing", choices=("none", "full", "selective"))
+    prefetch: int = option(0, "blocks gathered ahead explicitly; 0: FSDP2's own one")
+    recompute: str = option("none", "activation checkpointing", "none", "full", "selective")
     compile: bool = option(False, "torch.compile every block")
-    accumulate: str = option("whole", "gradients between micro-batches", choices=("whole", "sharded"))
-    save_every: int = option(100, "steps from checkpoint to checkpoint; 0: none", 0)
-    keep: int = option(2, "checkpoints to keep", 1)
+    accumulate: str = option("whole", "gradients between micro-batches", "whole", "sharded")
+    save_every: int = option(100, "steps from checkpoint to checkpoint; 0: none")
+    keep: int = option(2, "checkpoints to keep")
     resume: str = option("auto", "auto, none or the path of a checkpoint")
-    export: str = option("fp32", "type of the final export", choices=("fp32", "bf16", "none"))
+    export: str = option("fp32", "type of the final export", "fp32", "bf16", "none")
     metrics: str = option("", "file for a JSON line a step")
-    on_nonfinite: str = option("stop", "loss or gradient not finite", choices=("stop", "skip"))
-    timeout: int = option(600, "seconds until a hanging collective ends the job", 1)
+    on_nonfinite: str = option("stop", "loss or gradient not finite", "stop", "skip")
+    timeout: int = option(600, "seconds until a hanging collective ends the job")
 
     def __post_init__(self) -> None:
         """Check what does not depend on the ranks."""
-        for each in fields(self):
-            least = each.metadata["least"]
-            if least > -math.inf and not getattr(self, each.name) >= least:
-                raise UsageError(f"{flag(each.name)} is {getattr(self, each.name)}; give at least {least}")
+        for name in ("steps", "micro_batch", "seq_len", "replicas", "keep", "timeout"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1")
         if self.reshard not in ("true", "false") and not self.reshard.isdecimal():
             raise UsageError(f"--reshard is {self.reshard}; give true, false or a number of ranks")
         if self.from_scratch and not self.model:
             raise UsageError("--from-scratch takes the config of --model; give --model")
-
-
-def flag(name: str) -> str:
-    """The option of a setting."""
-    return "--" + name.replace("_", "-")
 
 
 def parse_settings(arguments: list[str] | None = None) -> Settings:
@@ -136,9 +123,9 @@ def parse_settings(arguments: list[str] | None = None) -> Settings:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for each in fields(Settings):
         kind = {"type": type(each.default), "choices": each.metadata["choices"]}
-        text = each.metadata["help"] + (" [%(default)s]" if each.default not in ("", False) else "")
-        kind = {"action": "store_true"} if isinstance(each.default, bool) else kind
-        parser.add_argument(flag(each.name), default=each.default, help=text, **kind)
+        kind = {"action": "store_true"} if each.default is False else kind
+        text = each.metadata["help"] + (" [%(default)s]" if each.default else "")
+        parser.add_argument("--" + each.name.replace("_", "-"), default=each.default, help=text, **kind)
     return Settings(**vars(parser.parse_args(arguments)))
 
 
@@ -165,7 +152,8 @@ def train(settings: Settings) -> None:
     config = load_config(settings)
     model = build_on_meta(config)
     freeze(model, settings.freeze)
-    about = describe(model)
+    about, flops = describe(model), flops_per_token(model, settings.seq_len)
+    matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
     blocks = find_blocks(model, settings.block_class)
     for block in blocks:
         wrap_forward(block, settings)
@@ -177,13 +165,12 @@ def train(settings: Settings) -> None:
         init_random(model, settings.seed)
     check_complete(model)
 
-    matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
-    optimizer = build_optimizer(model, matrices, settings)
+    optimizer = build_optimizer(model.named_parameters(), matrices, settings)
     data = PackedText(open_tokens(settings, config, control), settings)
     torch.manual_seed(settings.seed + 1 + dist.get_rank())  # dropout differs from rank to rank
     checkpoints = Checkpoints(settings, {"model": about, "data": data.about})
     step, position = checkpoints.resume(model, optimizer, control)
-    metrics = Metrics(settings, model, device, step)
+    metrics = Metrics(settings, flops, device, step)
     token_loss = torch.compile(next_token_loss) if settings.compile else next_token_loss
     stop = StopSignals()
 
@@ -228,7 +215,11 @@ def start_process_group(settings: Settings) -> tuple[torch.device, dist.ProcessG
     else:
         say("no CUDA device: training on CPUs with gloo")
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # gloo for what is on the host
-    dist.init_process_group(backend, timeout=timedelta(seconds=settings.timeout))
+    timeout = timedelta(seconds=settings.timeout)
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+    # torchrun may restart ranks with the store of those that died: these must not find the old addresses.
+    store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT')}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     disable_progress_bar()
     return device, dist.new_group(backend="gloo", timeout=RANK0_WORK)
 
@@ -303,14 +294,10 @@ def load_config(settings: Settings) -> Any:
 
 
 def build_on_meta(config: Any) -> nn.Module:
-    """An fp32 model, its parameters without memory; its buffers are real: only constructors can fill them."""
-    with parameters_on_meta():
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
+    """An fp32 model whose parameters are on meta from the moment that a module registers them.
 
-
-@contextmanager
-def parameters_on_meta() -> Iterator[None]:
-    """A parameter goes to meta when its module registers it, before an initialiser touches it."""
+    So they cost neither memory nor time. Buffers are real, since nothing but the constructor can fill them.
+    """
     register = nn.Module.register_parameter
 
     def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -320,7 +307,7 @@ def parameters_on_meta() -> Iterator[None]:
 
     nn.Module.register_parameter = register_on_meta
     try:
-        yield
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
     finally:
         nn.Module.register_parameter = register
 
@@ -348,14 +335,11 @@ def describe(model: nn.Module) -> str:
 
 def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
     """The transformer blocks in the order of the forward: what is gathered at once."""
-    names = {block_class} if block_class else set(model._no_split_modules or ())
+    names = [block_class] if block_class else list(model._no_split_modules or ())
     blocks = [module for module in model.modules() if type(module).__name__ in names]
     if not blocks:
-        lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)]
-        repeated = ", ".join(sorted({type(each[0]).__name__ for each in lists}))
-        raise UsageError(
-            f"no block of class {names or ''} in the model; try --block-class with one of: {repeated}"
-        )
+        repeated = {type(m[0]).__name__ for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)}
+        raise UsageError(f"no block of class {names} in the model; try --block-class with one of {repeated}")
     return blocks
 
 
@@ -466,9 +450,11 @@ def local(tensor: Tensor) -> Tensor:
 # -- optimizer, schedule --
 
 
-def build_optimizer(model: nn.Module, matrices: set[str], settings: Settings) -> torch.optim.Optimizer:
+def build_optimizer(
+    named: Iterable[tuple[str, nn.Parameter]], matrices: set[str], settings: Settings
+) -> torch.optim.Optimizer:
     """Fused AdamW over what is trained; what is no matrix (norms, biases) has no decay."""
-    trained = [(name in matrices, p) for name, p in model.named_parameters() if p.requires_grad]
+    trained = [(name in matrices, parameter) for name, parameter in named if parameter.requires_grad]
     groups = [
         {"params": [p for matrix, p in trained if matrix], "weight_decay": settings.weight_decay},
         {"params": [p for matrix, p in trained if not matrix], "weight_decay": 0.0},
@@ -732,10 +718,10 @@ class Checkpoints:
                 pending.result()
         except (OSError, RuntimeError, dcp.CheckpointException) as error:
             first, *_ = [cause for cause, _ in getattr(error, "failures", {}).values()] or [error]
-            reason = f"{str(first).splitlines()[0]} ({shutil.disk_usage(self.folder).free >> 20} MiB free)"
+            reason = f"{str(first).splitlines()[0]}, {shutil.disk_usage(self.folder).free >> 20} MiB free"
             remedy = "make room, then start the same command again"
             raise TrainingError(
-                f"no checkpoint written to {self.folder}: {reason}; {self.latest}; {remedy}"
+                f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}"
             ) from error
 
     def raise_failure(self) -> None:
@@ -753,7 +739,7 @@ class Checkpoints:
             raise UsageError(f"--resume none, but {whole[-1]} is there; give another --checkpoint-dir")
         if wanted != "none" and not (Path(wanted) / ".metadata").is_file():
             raise UsageError(f"--resume {wanted} is no whole checkpoint; there are {[str(p) for p in whole]}")
-        return "" if wanted == "none" else wanted
+        return wanted.removeprefix("none")
 
     def resume(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup
@@ -797,11 +783,11 @@ def random_states() -> dict[str, Tensor]:
 class Metrics:
     """A line a step from rank 0, for people and as JSON."""
 
-    def __init__(self, settings: Settings, model: nn.Module, device: torch.device, step: int) -> None:
+    def __init__(self, settings: Settings, flops: float, device: torch.device, step: int) -> None:
         self.settings, self.device, self.time = settings, device, time.perf_counter()
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         peak = next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
-        self.mfu_per_token = flops_per_token(model, settings.seq_len) / peak if peak else None
+        self.mfu_per_token = flops / peak if peak else None
         self.path = Path(settings.metrics) if settings.metrics and dist.get_rank() == 0 else None
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -843,9 +829,8 @@ def peak_memory(device: torch.device) -> int:
 
 def export(model: nn.Module, config: Any, settings: Settings, control: dist.ProcessGroup) -> None:
     """A folder for `AutoModelForCausalLM.from_pretrained`; rank 0 gathers the weights on its host."""
-    weights = dcp_state.get_model_state_dict(
-        model, options=dcp_state.StateDictOptions(full_state_dict=True, cpu_offload=True)
-    )
+    options = dcp_state.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights = dcp_state.get_model_state_dict(model, options=options)
     whole = Path(settings.checkpoint_dir) / "export"
 
     def write() -> None:
@@ -854,8 +839,8 @@ def export(model: nn.Module, config: Any, settings: Settings, control: dist.Proc
         with torch.device("meta"):  # a plain model, for its class, names and ties
             plain = AutoModelForCausalLM.from_config(config, dtype=dtype)
         plain.save_pretrained(partial, state_dict={name: w.to(dtype) for name, w in weights.items()})
-        for pattern in ("tokenizer*", "special_tokens_map.json", "chat_template*", "generation_config.json"):
-            for path in Path(settings.model).glob(pattern) if settings.model else ():
+        for pattern in ("*token*", "chat_template*", "generation_config.json") if settings.model else ():
+            for path in Path(settings.model).glob(pattern):
                 shutil.copy(path, partial)
         shutil.rmtree(whole, ignore_errors=True)
         partial.rename(whole)
