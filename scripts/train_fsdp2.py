@@ -146,8 +146,7 @@ def main() -> None:
 def train(settings: Settings) -> None:
     """The whole run."""
     device, control = start_process_group(settings)
-    rounds = accumulation_rounds(settings)
-    mesh = build_mesh(settings, device)
+    rounds, mesh = accumulation_rounds(settings), build_mesh(settings, device)
 
     config = load_config(settings)
     model = build_on_meta(config)
@@ -169,7 +168,8 @@ def train(settings: Settings) -> None:
     data = PackedText(open_tokens(settings, config, control), settings)
     torch.manual_seed(settings.seed + 1 + dist.get_rank())  # dropout differs from rank to rank
     checkpoints = Checkpoints(settings, {"model": about, "data": data.about})
-    step, position = checkpoints.resume(model, optimizer, control)
+    run = checkpoints.resume(model, optimizer, control)
+    step, position = run["step"], run["position"]
     metrics = Metrics(settings, flops, device, step)
     token_loss = torch.compile(next_token_loss) if settings.compile else next_token_loss
     stop = StopSignals()
@@ -330,7 +330,9 @@ def describe(model: nn.Module) -> str:
     """By what a checkpoint knows its model: names, shapes and what is trained."""
     tensors = [(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()]
     digest = hashlib.sha256(repr(tensors).encode()).hexdigest()[:8]
-    return f"{type(model).__name__} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
+    return (
+        f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
+    )
 
 
 def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
@@ -743,12 +745,11 @@ class Checkpoints:
 
     def resume(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup
-    ) -> tuple[int, int]:
-        """Load what --resume says, on any number of ranks; step and position."""
-        path = on_rank0(self.choose, control)
+    ) -> dict[str, Any]:
+        """Load what --resume says, on any number of ranks; where the run stands."""
+        path, run, rank = on_rank0(self.choose, control), self.run_state(0, 0), str(dist.get_rank())
         if not path:
-            return 0, 0
-        run, rank = self.run_state(0, 0), str(dist.get_rank())
+            return run
         dcp.load({"run": run}, checkpoint_id=path, process_group=self.group)
         for name, mine in self.about.items():
             if run[name] != mine:
@@ -768,7 +769,7 @@ class Checkpoints:
         for device, generator in state.get("random", {}).get(rank, {}).items():
             torch.set_rng_state(generator) if device == "cpu" else torch.cuda.set_rng_state(generator)
         self.latest = f"last checkpoint {path}"
-        return run["step"], run["position"]
+        return run
 
 
 def random_states() -> dict[str, Tensor]:
@@ -829,8 +830,10 @@ def peak_memory(device: torch.device) -> int:
 
 def export(model: nn.Module, config: Any, settings: Settings, control: dist.ProcessGroup) -> None:
     """A folder for `AutoModelForCausalLM.from_pretrained`; rank 0 gathers the weights on its host."""
-    options = dcp_state.StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights = dcp_state.get_model_state_dict(model, options=options)
+    weights = {}
+    for name, tensor in dcp_state.get_model_state_dict(model).items():
+        gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        weights |= {name: gathered.cpu()} if dist.get_rank() == 0 else {}
     whole = Path(settings.checkpoint_dir) / "export"
 
     def write() -> None:

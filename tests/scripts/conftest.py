@@ -15,7 +15,26 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 RUNNER = Path(__file__).with_name("run_ranks.py")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
+COMMON = [
+    "--dtype",
+    "fp32",
+    "--seq-len",
+    32,
+    "--lr",
+    3e-3,
+    "--warmup",
+    3,
+    "--batch-size",
+    8,
+    "--micro-batch",
+    1,
+]
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONWARNINGS": "ignore",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +66,11 @@ class Ranks:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+            [sys.executable, RUNNER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
         )
 
     def ask(self, **request):
@@ -70,7 +93,9 @@ class Ranks:
 
     def task(self, name, folder, *arguments, **settings):
         """Run one of the tasks in run_ranks.py."""
-        answer = self.ask(task=name, folder=str(folder), arguments=[str(a) for a in arguments], settings=settings)
+        answer = self.ask(
+            task=name, folder=str(folder), arguments=[str(a) for a in arguments], settings=settings
+        )
         assert answer["codes"] == [0], answer["output"]
         return answer["result"]
 
@@ -95,9 +120,31 @@ def inputs(tmp_path_factory, server) -> Path:
     server.task("make_model", folder, folder / "tied", tied=True)
     server.task("make_model", folder, folder / "deep", layers=3)
     server.task("make_model", folder, folder / "gpt2", kind="gpt2")
-    lines = [f"{a} plus {b} makes {a + b}, and {a} times {b} makes {a * b}.\n" for a in range(6) for b in range(6)]
+    lines = [
+        f"{a} plus {b} makes {a + b}, and {a} times {b} makes {a * b}.\n" for a in range(6) for b in range(6)
+    ]
     (folder / "text.txt").write_text("".join(lines))
     return folder
+
+
+@pytest.fixture(scope="session")
+def arguments(inputs):
+    return ["--model", inputs / "model", "--data", inputs / "text.txt", *COMMON]
+
+
+@pytest.fixture(scope="session")
+def plain(server, inputs, tmp_path_factory):
+    """Loss and gradient norm of ten steps by a plain loop, for a model's name."""
+    found = {}
+
+    def run(name):
+        if name not in found:
+            settings = {"steps": 10, "batch_size": 8, "seq_len": 32, "lr": 3e-3, "warmup": 3}
+            folder = tmp_path_factory.mktemp("plain")
+            found[name] = server.task("train_plainly", folder, inputs / name, inputs / "text.txt", **settings)
+        return [(line["step"], line["loss"], line["grad_norm"]) for line in found[name]]
+
+    return run
 
 
 def free_port() -> int:
@@ -106,7 +153,9 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def torchrun(folder: Path, script: str, *arguments, ranks=2, restarts=0, faults=None, launch=("--standalone",)):
+def torchrun(
+    folder: Path, script: str, *arguments, ranks=2, restarts=0, faults=None, launch=("--standalone",)
+):
     """Start a template under the real torchrun; gives the process, its output in `torchrun.log`."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", *launch, f"--nproc-per-node={ranks}"]

@@ -82,7 +82,11 @@ def kill_in_save(module, rank, *, save, on_rank):
         saves.append(1)
         future = inner(self, plan, planner)
         future.wait()
-        if len(saves) == save and rank == on_rank and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        if (
+            len(saves) == save
+            and rank == on_rank
+            and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
         return future
 
@@ -126,7 +130,11 @@ def uninitialised_norm(module, rank):
 def probe(module, rank, *, path):
     """Count bytes and collectives of each step, and keep what the model gives at the end."""
     found = {"reduced": [], "gathered": []}
-    forward_backward, clip_gradients, build_optimizer = module.forward_backward, module.clip_gradients, module.build_optimizer
+    forward_backward, clip_gradients, build_optimizer = (
+        module.forward_backward,
+        module.clip_gradients,
+        module.build_optimizer,
+    )
 
     def counted(*arguments):
         with Collectives() as collectives:
@@ -166,7 +174,8 @@ def probe(module, rank, *, path):
 
 
 FAULTS = {
-    f.__name__: f for f in (signal_at_step, kill_in_save, nan_loss, small_files, pretend_gpus, uninitialised_norm, probe)
+    f.__name__: f
+    for f in (signal_at_step, kill_in_save, nan_loss, small_files, pretend_gpus, uninitialised_norm, probe)
 }
 
 
@@ -185,14 +194,21 @@ def run_script(script, faults, arguments):
 def make_model(folder, *, tied=False, layers=2, vocab=320, seed=1, config_only=False, kind="llama"):
     """A small Hugging Face folder with random weights in it."""
     torch.manual_seed(seed)
-    sizes = {"vocab_size": vocab, "num_hidden_layers": layers, "num_attention_heads": 4, "tie_word_embeddings": tied}
+    sizes = {
+        "vocab_size": vocab,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "tie_word_embeddings": tied,
+    }
     if kind == "gpt2":
         config = transformers.GPT2Config(
             vocab_size=vocab, n_layer=layers, n_head=4, n_embd=32, n_positions=64,
             resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1, bos_token_id=0, eos_token_id=0,
         )  # fmt: skip
     else:
-        config = transformers.LlamaConfig(**sizes, hidden_size=36, intermediate_size=60, num_key_value_heads=2, head_dim=8)
+        config = transformers.LlamaConfig(
+            **sizes, hidden_size=36, intermediate_size=60, num_key_value_heads=2, head_dim=8
+        )
     if config_only:
         config.save_pretrained(folder)
     else:
@@ -210,7 +226,9 @@ def train_plainly(model, data, *, steps, batch_size, seq_len, lr, warmup, weight
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), foreach=False, fused=False)
     order = []
     for epoch in range(steps * batch_size // len(starts) + 1):
-        order += torch.randperm(len(starts), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)).tolist()
+        order += torch.randperm(
+            len(starts), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        ).tolist()
     result = []
     for step in range(1, steps + 1):
         loss_sum, count = 0.0, 0
@@ -247,7 +265,11 @@ def reload_error(folder, probed):
     logits, rotary = logits_of(folder)
     kept = torch.load(f"{probed}.logits")
     tables = [(a - b).abs().max().item() for a, b in zip(rotary, kept["rotary"], strict=True)]
-    return {"logits": (logits - kept["logits"]).abs().max().item(), "rotary": max(tables), "tables": len(tables)}
+    return {
+        "logits": (logits - kept["logits"]).abs().max().item(),
+        "rotary": max(tables),
+        "tables": len(tables),
+    }
 
 
 @torch.no_grad()
@@ -255,7 +277,9 @@ def loss_on(folder, text):
     """Mean cross entropy of a folder's model on the bytes of a text."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     pieces = torch.tensor(list(text.encode())).split(65)
-    losses = [model(input_ids=piece[None], labels=piece[None]).loss.item() for piece in pieces if len(piece) == 65]
+    losses = [
+        model(input_ids=piece[None], labels=piece[None]).loss.item() for piece in pieces if len(piece) == 65
+    ]
     return sum(losses) / len(losses)
 
 
@@ -267,7 +291,10 @@ def checkpoint_entries(folder):
 
 def compare_states(first, second):
     """The tensors of two exported folders that differ in any bit."""
-    a, b = (transformers.AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32).state_dict() for f in (first, second))
+    a, b = (
+        transformers.AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32).state_dict()
+        for f in (first, second)
+    )
     return [name for name in a if not torch.equal(a[name], b[name])]
 
 
@@ -334,7 +361,11 @@ def answer(request):
             result.write_text(json.dumps(TASKS[task](*request["arguments"], **request["settings"])))
 
         codes = wait_all([fork(work, output, {}, folder)])
-        return {"codes": codes, "output": output.read_text(), "result": codes == [0] and json.loads(result.read_text())}
+        return {
+            "codes": codes,
+            "output": output.read_text(),
+            "result": codes == [0] and json.loads(result.read_text()),
+        }
     ranks = request["ranks"]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(ranks)}
     shared |= {"LOCAL_WORLD_SIZE": str(ranks)}

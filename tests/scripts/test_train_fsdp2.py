@@ -8,30 +8,9 @@ import sys
 import time
 
 import pytest
-from conftest import ENVIRONMENT, SCRIPTS, finish, free_port, torchrun
+from conftest import COMMON, ENVIRONMENT, SCRIPTS, finish, free_port, torchrun
 
 SCRIPT = "train_fsdp2.py"
-COMMON = ["--dtype", "fp32", "--seq-len", 32, "--lr", 3e-3, "--warmup", 3, "--batch-size", 8, "--micro-batch", 1]
-
-
-@pytest.fixture(scope="session")
-def arguments(inputs):
-    return ["--model", inputs / "model", "--data", inputs / "text.txt", *COMMON]
-
-
-@pytest.fixture(scope="module")
-def plain(server, inputs, tmp_path_factory):
-    """Loss and gradient norm of ten steps by a plain loop, for a model's name."""
-    found = {}
-
-    def run(name):
-        if name not in found:
-            settings = {"steps": 10, "batch_size": 8, "seq_len": 32, "lr": 3e-3, "warmup": 3}
-            folder = tmp_path_factory.mktemp("plain")
-            found[name] = server.task("train_plainly", folder, inputs / name, inputs / "text.txt", **settings)
-        return [(line["step"], line["loss"], line["grad_norm"]) for line in found[name]]
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -139,7 +118,17 @@ def test_resuming_on_another_number_of_ranks(server, arguments, undisturbed, tmp
 
 def test_dropout_is_drawn_as_without_the_stop(server, inputs, tmp_path):
     """GPT-2 with dropout: the generators' states are part of the checkpoint."""
-    arguments = ["--model", inputs / "gpt2", "--data", inputs / "text.txt", *COMMON, "--steps", 6, "--save-every", 3]
+    arguments = [
+        "--model",
+        inputs / "gpt2",
+        "--data",
+        inputs / "text.txt",
+        *COMMON,
+        "--steps",
+        6,
+        "--save-every",
+        3,
+    ]
     whole = server.train(SCRIPT, tmp_path / "whole", *arguments)
     assert whole.codes == [0, 0], whole.outputs
     at_three = tmp_path / "whole" / "checkpoints" / "step-00000003"
@@ -163,9 +152,20 @@ def test_frozen_parameters_stay_and_have_no_optimizer_state(server, inputs, argu
 
 
 def test_random_weights_depend_on_the_seed_and_not_on_the_ranks(server, inputs, tmp_path):
-    arguments = ["--model", inputs / "model", "--from-scratch", "--data", inputs / "text.txt", *COMMON, "--steps", 2]
+    arguments = [
+        "--model",
+        inputs / "model",
+        "--from-scratch",
+        "--data",
+        inputs / "text.txt",
+        *COMMON,
+        "--steps",
+        2,
+    ]
     runs = [
-        server.train(SCRIPT, tmp_path / str(ranks), *arguments, "--save-every", 0, "--export", "none", ranks=ranks)
+        server.train(
+            SCRIPT, tmp_path / str(ranks), *arguments, "--save-every", 0, "--export", "none", ranks=ranks
+        )
         for ranks in (1, 2, 4)
     ]
     assert [run.codes for run in runs] == [[0] * ranks for ranks in (1, 2, 4)], runs
@@ -176,7 +176,10 @@ def test_random_weights_depend_on_the_seed_and_not_on_the_ranks(server, inputs, 
 def test_a_module_that_the_initialiser_forgets_is_found(server, tmp_path):
     run = server.train(SCRIPT, tmp_path, faults={"uninitialised_norm": {}})
     assert run.codes == [1, 1]
-    assert "9 tensors are NaN or were never filled, first model.layers.0.input_layernorm.weight" in run.outputs[0]
+    assert (
+        "9 tensors are NaN or were never filled, first model.layers.0.input_layernorm.weight"
+        in run.outputs[0]
+    )
 
 
 def test_a_fine_tune_lowers_the_held_out_loss(server, inputs, tmp_path):
@@ -220,7 +223,12 @@ def test_two_nodes_start_in_either_order(arguments, undisturbed, tmp_path, first
     port = free_port()
     agents = {}
     for node in (first, 1 - first):
-        launch = ["--nnodes=2", f"--node-rank={node}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+        launch = [
+            "--nnodes=2",
+            f"--node-rank={node}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{port}",
+        ]
         launch += ["--rdzv-id=two-nodes", f"--rdzv-conf=is_host={int(node == 0)}"]
         settings = [*arguments, "--steps", 10, "--save-every", 0, "--export", "none"]
         agents[node] = torchrun(tmp_path, SCRIPT, *settings, ranks=1, launch=launch)
@@ -233,7 +241,10 @@ def test_two_nodes_start_in_either_order(arguments, undisturbed, tmp_path, first
 def test_started_without_torchrun(tmp_path):
     done = subprocess.run([sys.executable, SCRIPTS / SCRIPT], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "train_fsdp2.py: not started by torchrun; `torchrun --nproc-per-node 2 train_fsdp2.py` does\n"
+    assert (
+        done.stderr
+        == "train_fsdp2.py: not started by torchrun; `torchrun --nproc-per-node 2 train_fsdp2.py` does\n"
+    )
 
 
 def test_more_ranks_than_gpus(server, tmp_path):
@@ -283,9 +294,15 @@ def test_what_a_person_can_mend_is_said_in_one_line_on_rank_0(server, tmp_path, 
 
 @pytest.mark.parametrize(
     ("more", "about"),
-    [(["--model", "deep"], "another model"), (["--freeze", "*norm*"], "another model"), (["--seed", 1], "another data")],
+    [
+        (["--model", "deep"], "another model"),
+        (["--freeze", "*norm*"], "another model"),
+        (["--seed", 1], "another data"),
+    ],
 )
-def test_a_checkpoint_of_something_else_is_refused(server, inputs, arguments, undisturbed, tmp_path, more, about):
+def test_a_checkpoint_of_something_else_is_refused(
+    server, inputs, arguments, undisturbed, tmp_path, more, about
+):
     more = [inputs / "deep" if word == "deep" else word for word in more]
     checkpoint = undisturbed.folder / "checkpoints" / "step-00000009"
     run = server.train(SCRIPT, tmp_path, *arguments, "--resume", checkpoint, *more)
@@ -297,7 +314,10 @@ def test_resume_none_does_not_write_over_an_earlier_run(server, arguments, undis
     shutil.copytree(undisturbed.folder / "checkpoints", tmp_path / "checkpoints")
     run = server.train(SCRIPT, tmp_path, *arguments, "--resume", "none")
     assert run.codes == [2, 2]
-    assert "--resume none, but checkpoints/step-00000010 is there; give another --checkpoint-dir\n" in run.outputs[0]
+    assert (
+        "--resume none, but checkpoints/step-00000010 is there; give another --checkpoint-dir\n"
+        in run.outputs[0]
+    )
 
 
 def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(server, arguments, undisturbed, tmp_path):
@@ -329,7 +349,9 @@ def test_a_loss_that_is_not_finite_can_be_skipped(server, arguments, tmp_path):
     assert [line.get("skipped") for line in run.metrics] == [None, 1, None]
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_the_last_whole_one_named(server, arguments, tmp_path):
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_the_last_whole_one_named(
+    server, arguments, tmp_path
+):
     """A limit on the size of files stands in for a full disk: writing fails in the middle of the file."""
     first = server.train(SCRIPT, tmp_path, *arguments, "--steps", 2, "--save-every", 2, "--export", "none")
     assert first.codes == [0, 0], first.outputs
@@ -344,9 +366,20 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_the_last_whole_on
 
 def test_help_names_every_setting_in_one_screen(tmp_path):
     done = subprocess.run(
-        [sys.executable, SCRIPTS / SCRIPT, "--help"], capture_output=True, text=True, env={**ENVIRONMENT, "COLUMNS": "110"}
+        [sys.executable, SCRIPTS / SCRIPT, "--help"],
+        capture_output=True,
+        text=True,
+        env={**ENVIRONMENT, "COLUMNS": "110"},
     )
     assert done.returncode == 0
     assert done.stdout.count("\n") <= 60
-    for option in (*COMMON[::2], "--model", "--freeze", "--resume", "--metrics", "--on-nonfinite", "--timeout"):
+    for option in (
+        *COMMON[::2],
+        "--model",
+        "--freeze",
+        "--resume",
+        "--metrics",
+        "--on-nonfinite",
+        "--timeout",
+    ):
         assert f"\n  {option} " in done.stdout
