@@ -616,9 +616,7 @@ def forward_backward(
     for turn, (inputs, labels) in enumerate(batches):
         last = turn == len(batches) - 1
         model.set_is_last_backward(last)
-        if (
-            settings.accumulate == "whole"
-        ):  # reduced once, after the last turn; costs whole gradients in memory
+        if settings.accumulate == "whole":  # reduced once, by the last turn; until then gradients are whole
             model.set_requires_gradient_sync(last)
         loss = token_loss(model(input_ids=inputs, use_cache=False).logits, labels)
         (loss * (dist.get_world_size() / num_tokens)).backward()
