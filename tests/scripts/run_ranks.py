@@ -20,7 +20,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import transformers
-from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -298,9 +297,26 @@ def compare_states(first, second):
     return [name for name in a if not torch.equal(a[name], b[name])]
 
 
+def fsdp1_offload_message():
+    """What train_cpu_offload.py says about FSDP1 where there is no accelerator."""
+    module = load_script(Path(__file__).parents[2] / "scripts" / "train_cpu_offload.py")
+    try:
+        module.shard_fsdp1(torch.nn.Linear(2, 2), [], torch.device("cpu"))
+    except module.UsageError as error:
+        return str(error)
+
+
 TASKS = {
     f.__name__: f
-    for f in (make_model, train_plainly, reload_error, loss_on, checkpoint_entries, compare_states)
+    for f in (
+        make_model,
+        train_plainly,
+        reload_error,
+        loss_on,
+        checkpoint_entries,
+        compare_states,
+        fsdp1_offload_message,
+    )
 }
 
 
