@@ -387,7 +387,7 @@ def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, settings:
     fully_shard(model, mesh=mesh, mp_policy=policy)
     for i, block in enumerate(blocks if settings.prefetch else ()):
         block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 1 + settings.prefetch])
-        block.set_modules_to_backward_prefetch(blocks[max(i - settings.prefetch, 0) : i][::-1])
+        block.set_modules_to_backward_prefetch(list(reversed(blocks[max(i - settings.prefetch, 0) : i])))
 
 
 # -- materialise, weights --

@@ -24,9 +24,9 @@ def test_ten_steps_equal_those_of_one_process(undisturbed, plain):
 
 
 def test_memory_and_time_are_reported_with_and_without_offload(undisturbed):
-    table = r"""offload KIND; GiB of rank 0:      device    peak    host
-  before the first step         0\.000   0\.000   0\.\d{3}
-  after the last step           0\.000   0\.000   0\.\d{3}
+    table = r"""offload KIND; GiB of rank 0: +device +peak +host
+  before the first step +0\.000 +0\.000 +0\.\d{3}
+  after the last step +0\.000 +0\.000 +0\.\d{3}
   host at most 0\.\d{3}; a step takes \d+\.\d{3} sCOST
 """
     cost = r", [+-]\d+% against \d+\.\d{3} s without offload"
