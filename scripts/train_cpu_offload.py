@@ -2,11 +2,11 @@
 
     torchrun --standalone --nproc-per-node 8 train_cpu_offload.py --model FOLDER --data TEXT --compare-steps 5
 
-With CPUOffloadPolicy a rank keeps its shards of parameters, gradients and AdamW's state on the host: 16 bytes a
-parameter over the ranks. A block's shards go to the GPU before its all-gather, its gradients come back after
-their reduction, and AdamW steps on the CPU. `--pin-memory` (page-locked host memory) lets the copies run beside
-the compute, but cannot be swapped: leave it out where the host is short. `--offload-activations` moves what a
-block keeps for its backward to the host as well; with `--recompute full` that is only the block's input.
+With CPUOffloadPolicy a rank keeps its shards of parameters, gradients and AdamW's state on the host, 16 bytes
+a parameter over all ranks. A block's shards go to the GPU before its all-gather, its gradients come back once
+they are reduced, and AdamW steps on the CPU. `--pin-memory` (page-locked host memory) lets the copies run
+beside the compute, but cannot be swapped: leave it out where the host is short. `--offload-activations` moves
+what a block keeps for its backward to the host, too; with `--recompute full` that is only the block's input.
 
 `--compare-steps N` trains N steps without offload before, and prints time and memory of both.
 
@@ -325,6 +325,8 @@ def start_process_group(settings: Settings) -> tuple[torch.device, dist.ProcessG
 def choose_device() -> torch.device:
     """A GPU for each rank, or the CPU where there is none."""
     if not torch.cuda.is_available():
+        if not hasattr(torch.cpu.Stream, "record_event"):
+            raise UsageError(f"FSDP2 of torch {torch.__version__} needs a GPU; on CPUs take a newer torch")
         return torch.device("cpu")
     ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if ranks > gpus:

@@ -227,6 +227,8 @@ def start_process_group(settings: Settings) -> tuple[torch.device, dist.ProcessG
 def choose_device() -> torch.device:
     """A GPU for each rank, or the CPU where there is none."""
     if not torch.cuda.is_available():
+        if not hasattr(torch.cpu.Stream, "record_event"):
+            raise UsageError(f"FSDP2 of torch {torch.__version__} needs a GPU; on CPUs take a newer torch")
         return torch.device("cpu")
     ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if ranks > gpus:

@@ -9,11 +9,11 @@ Which types there are, and who sets them:
 - what a unit hands on: `--output-dtype`, of the root unit, thus of the logits;
 - buffers: FSDP2 leaves them alone (FSDP1 has buffer_dtype); `--buffer-dtype` shows why that is good;
 - `--keep-fp32 norms|head|both` gives these modules a unit and a policy of their own;
-- `--autocast`: the other way, parameters are gathered in fp32 and each operation casts: twice the traffic.
+- `--autocast`: the other way, parameters are gathered in fp32 and each operation casts; twice the traffic.
 fp16 has too small a range for gradients: `--dtype fp16` scales the loss, and skips steps that overflow.
 
-After the first step it prints the types as they are. `--drift-steps N` trains the same N steps in fp32 before,
-and tells how far loss and gradient norm are off.
+After the first step it prints the types as they are. `--drift-steps N` trains the same N steps in fp32 as
+well, and tells how far loss and gradient norm are off.
 
 The same command goes on after a stop, from the newest whole checkpoint, also on another number of ranks.
 All nodes must see --checkpoint-dir. Without a GPU it runs on CPUs with gloo, to try it out.
@@ -341,6 +341,8 @@ def start_process_group(settings: Settings) -> tuple[torch.device, dist.ProcessG
 def choose_device() -> torch.device:
     """A GPU for each rank, or the CPU where there is none."""
     if not torch.cuda.is_available():
+        if not hasattr(torch.cpu.Stream, "record_event"):
+            raise UsageError(f"FSDP2 of torch {torch.__version__} needs a GPU; on CPUs take a newer torch")
         return torch.device("cpu")
     ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if ranks > gpus:

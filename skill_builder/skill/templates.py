@@ -46,7 +46,8 @@ def copy_template(name: str, dest: Path, *, force: bool) -> Path:
 
 def header(source: str) -> str:
     """The comment lines that a copy begins with."""
-    return f"# From fsdp-skill {skill_builder.__version__}, scripts/{source}. Yours to change; it needs no other file.\n"
+    origin = f"fsdp-skill {skill_builder.__version__}, scripts/{source}"
+    return f"# From {origin}. Yours to change; it needs no other file.\n"
 
 
 def scripts_folder() -> Path:

@@ -62,8 +62,8 @@ def test_two_nodes(tmp_path, environment):
     command = ["bash", ASSETS / "torchrun-many-nodes.sh", ROOT / "scripts" / "train_fsdp2.py", *SMALL]
     nodes = [
         subprocess.Popen(
-            command, cwd=tmp_path, env={**environment, **settings}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True,
+            command, cwd=tmp_path, env={**environment, **settings}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )
         for _ in range(2)
     ]  # fmt: skip
@@ -90,7 +90,8 @@ def test_slurm_saves_before_the_end_and_queues_again(tmp_path, environment, sent
     stub(
         tmp_path,
         "srun",
-        f'#!/bin/bash\necho "srun $*" >> {tmp_path}/calls\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+        f'#!/bin/bash\necho "srun $*" >> {tmp_path}/calls\n'
+        'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
     )
     stub(
         tmp_path,
@@ -104,7 +105,8 @@ def test_slurm_saves_before_the_end_and_queues_again(tmp_path, environment, sent
     with (tmp_path / "log").open("w") as log:
         job = subprocess.Popen(
             ["bash", ASSETS / "slurm-fsdp2.sbatch", *SMALL[2:], "--steps", "100000", "--metrics", metrics],
-            cwd=tmp_path, env={**environment, **slurm, "SCRIPT": str(script), "GPUS": "2"}, stdout=log, stderr=log,
+            cwd=tmp_path, env={**environment, **slurm, "SCRIPT": str(script), "GPUS": "2"},
+            stdout=log, stderr=log,
         )  # fmt: skip
         while not (metrics.is_file() and metrics.read_text().count("\n") >= 2):
             assert job.poll() is None, (tmp_path / "log").read_text()

@@ -1,4 +1,4 @@
-"""Fixtures for the training templates: a server that forks ranks, torchrun, a small model and a small text."""
+"""Fixtures for the training templates: a server that forks ranks, torchrun, small models, a small text."""
 
 from __future__ import annotations
 
@@ -120,6 +120,11 @@ def inputs(tmp_path_factory, server) -> Path:
     server.task("make_model", folder, folder / "tied", tied=True)
     server.task("make_model", folder, folder / "deep", layers=3)
     server.task("make_model", folder, folder / "gpt2", kind="gpt2")
+    server.task("make_model", folder, folder / "small", vocab=100)
+    server.task("make_model", folder, folder / "weightless", config_only=True)
+    (folder / "empty.txt").touch()
+    (folder / "bad.jsonl").write_text('{"text": "good"}\n{"txt": "bad"}\n')
+    (folder / "latin1.txt").write_bytes("café\n".encode("latin-1"))
     lines = [
         f"{a} plus {b} makes {a + b}, and {a} times {b} makes {a * b}.\n" for a in range(6) for b in range(6)
     ]

@@ -1,7 +1,8 @@
 """Runs a training script on several ranks, quickly, and with faults where a test asks for them.
 
-As a server (no arguments) it imports torch and transformers once and forks the ranks of each run: one JSON request
-a line on stdin, one answer a line on stdout. Under torchrun (`run_ranks.py SCRIPT FAULTS ARGUMENTS...`) it is one rank.
+As a server (no arguments) it imports torch and transformers once and forks the ranks of each run: one JSON
+request a line on stdin, one answer a line on stdout. As `run_ranks.py SCRIPT FAULTS ARGUMENTS...` under torchrun
+it is one rank.
 """
 
 from __future__ import annotations
@@ -260,7 +261,7 @@ def logits_of(folder):
 
 
 def reload_error(folder, probed):
-    """The largest differences of logits and rotary tables between the exported folder and the sharded model."""
+    """The largest differences of logits and rotary tables between an export and the sharded model."""
     logits, rotary = logits_of(folder)
     kept = torch.load(f"{probed}.logits")
     tables = [(a - b).abs().max().item() for a, b in zip(rotary, kept["rotary"], strict=True)]
@@ -356,7 +357,7 @@ def fork(work, output, environment, folder):
 
 
 def wait_all(children):
-    """Exit codes in the order of the children; when one fails, the others soon have to leave too, as under torchrun."""
+    """Exit codes in the order of the children; when one is killed, so are the others, as under torchrun."""
     codes = {}
     while len(codes) < len(children):
         child, status = os.wait()

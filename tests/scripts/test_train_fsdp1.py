@@ -18,7 +18,9 @@ FSDP2 = "train_fsdp2.py"
         (2, "model", ["--accumulate", "sharded"]),
     ],
 )
-def test_ten_steps_equal_those_of_one_process(server, arguments, inputs, plain, tmp_path, ranks, model, more):
+def test_ten_steps_equal_those_of_one_process(
+    server, arguments, inputs, plain, tmp_path, *, ranks, model, more
+):
     run = server.train(
         SCRIPT, tmp_path, *arguments, "--model", inputs / model, "--steps", 10, *more,
         "--save-every", 0, "--export", "none", ranks=ranks,
@@ -70,7 +72,7 @@ def test_stopped_by_a_signal_and_resumed_bit_for_bit(server, arguments, undistur
     [(SCRIPT, 4, ["--strategy", "hybrid", "--replicas", 2]), (SCRIPT, 1, []), (FSDP2, 2, [])],
 )
 def test_resuming_on_other_ranks_and_with_fsdp2(
-    server, arguments, undisturbed, tmp_path, script, ranks, more
+    server, arguments, undisturbed, tmp_path, *, script, ranks, more
 ):
     half = undisturbed.folder / "checkpoints" / "step-00000005"
     run = server.train(

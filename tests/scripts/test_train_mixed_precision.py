@@ -11,7 +11,7 @@ EXACT = ["--dtype", "fp32"]
 def types_seen(run) -> dict[str, str]:
     lines = run.outputs[0].partition("types seen in this step:\n")[2].splitlines()
     rows = [line.strip().rsplit(maxsplit=1) for line in lines if line.startswith("  ")]
-    return {what: dtype for what, dtype in rows}
+    return dict(rows)
 
 
 def test_ten_steps_in_fp32_equal_those_of_one_process(server, arguments, plain, tmp_path):

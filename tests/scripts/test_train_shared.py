@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections import defaultdict
 
 import pytest
@@ -12,7 +13,8 @@ TEMPLATES = [f"train_{name}.py" for name in ("fsdp2", "fsdp1", "mixed_precision"
 
 OWN = {
     "train_fsdp1.py": {
-        "Settings", "train", "build_mesh", "shard", "check_complete", "forward_backward", "clip_gradients",
+        "Settings", "train", "choose_device", "build_mesh", "shard", "check_complete",
+        "forward_backward", "clip_gradients",
     },
     "train_mixed_precision.py": {"Settings", "train", "shard", "forward_backward", "Checkpoints"},
     "train_cpu_offload.py": {"Settings", "train", "wrap_forward", "shard", "materialise", "forward_backward"},
@@ -48,8 +50,6 @@ def test_every_function_is_used_and_every_setting_is_read(name):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_only_torch_and_transformers_are_needed(name):
-    import sys
-
     tree = ast.parse((SCRIPTS / name).read_text())
     modules = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
     modules |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
