@@ -1,8 +1,8 @@
 """Runs a training script on several ranks, quickly, and with faults where a test asks for them.
 
 As a server (no arguments) it imports torch and transformers once and forks the ranks of each run: one JSON
-request a line on stdin, one answer a line on stdout. As `run_ranks.py SCRIPT FAULTS ARGUMENTS...` under torchrun
-it is one rank.
+request a line on stdin, one answer a line on stdout. Under torchrun, with SCRIPT FAULTS ARGUMENTS..., it is one
+rank.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import tokenizers
 import torch
 import torch.distributed as dist
 import transformers
@@ -307,6 +308,16 @@ def fsdp1_offload_message():
         return str(error)
 
 
+def make_tokenizer(folder):
+    """A tokenizer of a few words, as transformers saves it."""
+    words = ["<unk>", "</s>", "one", "two", "three", "."]
+    model = tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    names = {"eos_token": "</s>", "unk_token": "<unk>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+
+
 TASKS = {
     f.__name__: f
     for f in (
@@ -317,6 +328,7 @@ TASKS = {
         checkpoint_entries,
         compare_states,
         fsdp1_offload_message,
+        make_tokenizer,
     )
 }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import time
+from array import array
 
 import pytest
 from conftest import COMMON, ENVIRONMENT, SCRIPTS, finish, free_port, torchrun
@@ -183,6 +185,23 @@ def test_a_module_that_the_initialiser_forgets_is_found(server, tmp_path):
     )
 
 
+def test_json_lines_are_read_with_the_models_tokenizer_which_travels_on(server, inputs, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(inputs / "model", folder)
+    server.task("make_tokenizer", tmp_path, folder)
+    documents = ["one two three .", "two", "", "seven one"]
+    lines = [json.dumps({"text": text, "id": i}) + "\n" for i, text in enumerate(documents)]
+    (tmp_path / "text.jsonl").write_text("".join(lines))
+    settings = ["--model", folder, "--data", tmp_path / "text.jsonl", "--seq-len", 4, "--steps", 2]
+    run = server.train(SCRIPT, tmp_path, *settings)
+    assert run.codes == [0, 0], run.outputs
+    (tokens,) = (tmp_path / "checkpoints").glob("tokens-*.int32")
+    numbers = array("i", tokens.read_bytes())
+    assert list(numbers) == [2, 3, 4, 5, 1, 3, 1, 1, 0, 2, 1]  # 1 ends a document, 0 is an unknown word
+    exported = tmp_path / "checkpoints" / "export"
+    assert (exported / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
 def test_a_fine_tune_lowers_the_held_out_loss(server, inputs, tmp_path):
     lines = [f"{a} plus {b} makes {a + b}.\n" for a in range(20) for b in range(20)]
     held_out = "".join(lines[::7])
@@ -269,7 +288,7 @@ def test_more_ranks_than_gpus(server, tmp_path):
         (2, ["--steps", 0], "--steps is 0; give at least 1"),
         (2, ["--from-scratch"], "--from-scratch takes the config of --model; give --model"),
         (2, ["--block-class", "GPT2Block"], "no block of class ['GPT2Block'] in the model; try --block-class"),
-        (2, ["--freeze", "*.bias"], "--freeze: no parameter matches *.bias; a name is model.embed_tokens"),
+        (2, ["--freeze", "*.bias"], "--freeze: no parameter matches *.bias; a name is model.embed"),
         (2, ["--freeze", "*"], "--freeze * leaves nothing to train; take some back with `!PATTERN`"),
         (2, ["--model", "nowhere"], "--model nowhere has no config.json; give a Hugging Face model's folder"),
         (2, ["--data", "nowhere.txt"], "--data nowhere.txt is not a file; give plain text or JSON lines"),
