@@ -163,6 +163,7 @@ class Module:
                 self.methods[call.func.attr].append(call)
         self.wraps = [self._wrap(kind, call) for kind in (FSDP1, FSDP2, DDP) for call in self.calls[kind]]
         self.starts = self.calls["dist.init_process_group"]
+        self.function_names = {function.name for function in self.nodes[ast.FunctionDef]}
         self.is_script = any(map(self._runs, self.tree.body)) and not self.has("TestCase", "pytest", "run_tests")
         self.is_script &= bool(self.starts)
         loops = [self.loop_of(call) for call in self.methods["backward"]]
@@ -179,8 +180,10 @@ class Module:
             inner = node if isinstance(node, (ast.Module, *FUNCTIONS)) else scope
             for name in reversed(node._fields):
                 value = getattr(node, name, None)
-                children = reversed(value) if isinstance(value, list) else (value,)
-                stack.extend((c, node, name, inner) for c in children if isinstance(c, ast.AST) and c._fields)
+                if isinstance(value, list):
+                    stack += [(child, node, name, inner) for child in reversed(value) if isinstance(child, ast.AST)]
+                elif isinstance(value, ast.AST) and value._fields:
+                    stack.append((value, node, name, inner))
 
     def _bind(self) -> None:
         for node in self.nodes[ast.Import] + self.nodes[ast.ImportFrom]:
@@ -221,7 +224,7 @@ class Module:
         if isinstance(statement, ast.If):
             return "__name__" in words(statement.test)
         call = getattr(statement, "value", None)
-        return call in self.starts or any(f.name == path_of(getattr(call, "func", None)) for f in self.functions())
+        return isinstance(call, ast.Call) and (call in self.starts or path_of(call.func) in self.function_names)
 
     # names
 
@@ -245,10 +248,6 @@ class Module:
     def has(self, *names: str) -> bool:
         """Whether the file uses any of the names, of whatever they are."""
         return not self.words.isdisjoint(names)
-
-    def functions(self) -> list[Any]:
-        """The functions that the file defines."""
-        return self.nodes[ast.FunctionDef]
 
     def call_sites(self, function: Any) -> list[Any]:
         """Where the file calls a function of its own, but for itself."""
@@ -777,7 +776,7 @@ def collective_on_one_rank(m: Module) -> Iterator[Hit]:
     """
     seen = list(collectives(m))
     hidden = {c.scope: name for name, c in seen if not any(m.guards(c))}
-    for function in (f for f in m.functions() if f in hidden):
+    for function in (f for f in m.nodes[ast.FunctionDef] if f in hidden):
         seen += [(hidden[function], site) for site in m.call_sites(function)]
     for name, call in seen:
         others = [other for what, other in seen if what == name and other.scope is call.scope]
@@ -1114,7 +1113,7 @@ def changes(m: Module, change: str) -> Iterator[tuple[Any, str, tuple[int, int],
         name, what, since, successor = [*line.split(" "), ""][:4]
         if what == change:
             facts["torch.distributed" * name.startswith(".") + name] = release(since), successor
-    for name, node in used_names(m):
+    for name, node in used_names(m) if change != "added" or m.torch else ():
         if name in facts and not m.is_guarded(node) and not any(isinstance(n, ast.Try) for n in ancestors(node)):
             yield (node, name, *facts[name])
 
@@ -1126,10 +1125,11 @@ def used_names(m: Module) -> Iterator[tuple[str, Any]]:
     for node in m.nodes[ast.Import]:
         yield from ((alias.name, alias) for alias in node.names)
     for node in m.nodes[ast.Attribute]:
-        made_here = node.attr.startswith("set_") and not m.raw(node)
-        yield (f"torch.distributed.fsdp.FSDPModule.{node.attr}" if made_here else m.raw(node)), node
+        if node.attr in HISTORY:
+            made_here = node.attr.startswith("set_") and not m.raw(node)
+            yield (f"torch.distributed.fsdp.FSDPModule.{node.attr}" if made_here else m.raw(node)), node
     for call in m.nodes[ast.Call]:
-        yield from ((f"{m.raw(call.func)}({given.arg})", given.value) for given in call.keywords)
+        yield from ((f"{m.raw(call.func)}({k.arg})", k.value) for k in call.keywords if f"({k.arg})" in HISTORY)
 
 
 def version(since: tuple[int, int]) -> str:
@@ -1165,7 +1165,7 @@ def newer_name(m: Module) -> Iterator[Hit]:
 
     Require a newer torch, or do without it.
     """
-    for node, name, since, _ in changes(m, "added") if m.torch else ():
+    for node, name, since, _ in changes(m, "added"):
         if since > m.torch:
             yield Hit(node, f"{name}, new in {version(since)}")
 
