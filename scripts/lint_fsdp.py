@@ -119,7 +119,9 @@ EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 RANK = re.compile(r"(global_|world_|local_)?rank", re.I)
 ONE_RANK = re.compile(r"is_((local_|world_)?(main|master)(_process|_rank)?|rank_?(zero|0)|global_zero)|master_process")
 RANKISH = re.compile(r"rank|is_(main|master|global_zero|primary|leader)|(main|master)_process|process_index", re.I)
-GUARDED = re.compile(r"version|hasattr|isinstance|available|is_torch|torch_\d|greater_equal|TYPE_CHECKING", re.I)
+GUARDED = re.compile(
+    r"version|after|hasattr|isinstance|available|is_torch|torch_(\d|major)|greater|TYPE_CHECKING", re.I
+)
 """Words of a test that lets code for another torch, or another kind of model, stand beside."""
 EVALUATION = re.compile("val|test", re.I)
 
@@ -792,7 +794,8 @@ def handle_dropped(m: Module) -> Iterator[Hit]:
 
     Keep it, and call wait(), or result() for async_save, before using the outcome.
     """
-    for call in m.found(*COLLECTIVES, "dist.isend", "dist.irecv", "dcp.async_save"):
+    names = () if m.has("barrier", "synchronize") else (*COLLECTIVES, "dist.isend", "dist.irecv")
+    for call in m.found(*names, "dcp.async_save"):
         name = m.name(call.func)
         if isinstance(call.parent, ast.Expr) and (name not in COLLECTIVES or constant(argument(call, "async_op"))):
             yield Hit(call, name.rpartition(".")[2])
