@@ -222,7 +222,7 @@ def build(config: dict[str, Json], plan: Plan, mesh: DeviceMesh) -> nn.Module:
 def build_optimizer(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     """The optimizer with the implementation that a GPU takes by default."""
     if plan.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True)
     return torch.optim.AdamW(model.parameters(), foreach=True)
 
 
@@ -248,7 +248,8 @@ def measure(config: dict[str, Json], plan: Plan) -> Measured:
         optimizer = build_optimizer(model, plan)
         ids = torch.zeros(plan.batch, plan.seq, dtype=torch.int64)
         model(ids).backward()
-        optimizer.step()
+        for _ in range(2):  # DTensor propagates shapes the first time with fake tensors, which the tracker would count
+            optimizer.step()
         optimizer.zero_grad()
         for _ in range(plan.accumulate - 1):
             model(ids).backward()
@@ -270,17 +271,25 @@ def measure(config: dict[str, Json], plan: Plan) -> Measured:
 
 
 def predict(config: dict[str, Json], plan: Plan) -> Measured:
-    """The planner's figures for the same moments, without its allowance."""
+    """The planner's figures for the same moments, without its allowance.
+
+    The tracker takes what a block is resharded to after forward for activations, so they are added here.
+    """
     model = planner.read_model(config, "case")
     moments = list(planner.Step(model, plan).moments())
     moment, peak = max(moments, key=lambda each: sum(each[1].values()))
     end, loss = dict(moments)["optimizer step"], dict(moments)["loss, forward"]
+    resharded = (
+        plan.widths[1] * sum(each.gathered for each in planner.groups(model, plan)[:-1]) / plan.small
+        if plan.small > 1
+        else 0
+    )
     kept_logits = (4 + plan.widths[1] * model.softcap) * plan.tokens * model.vocab * (plan.loss_chunks == 1)
     return Measured(
         parameters=end["parameters"],
         gradients=end["gradients"],
         optimizer=end["optimizer"],
-        activations=loss["activations"] + kept_logits,
+        activations=loss["activations"] + kept_logits + resharded,
         peak=sum(peak.values()),
         moment=moment,
     )
@@ -321,7 +330,8 @@ Written by `python -m benchmarks.memory --write` with torch {torch.__version__.p
 Each row is the second training step of one model under FSDP2, on fake tensors and a fake process group, counted by
 `FSDPMemTracker`; predicted / measured in MiB for one GPU, and the error. The allowance for the CUDA context and
 fragmentation, which the tracker cannot see, is left out. The optimizer's figure is the sum of its state tensors: the
-tracker's own also counts what a step allocates, and is not used. Not measured here: DDP, tensor and context parallelism,
+tracker's own also counts what a step allocates, and is not used.
+Not measured here: DDP, tensor and context parallelism,
 CPU offload, 8-bit AdamW, Muon, and any real GPU; their figures rest on the sources in the script.
 
 ![Memory of each strategy](memory.svg)

@@ -105,6 +105,8 @@ class Plan:
     cp: int = 1
     loss_chunks: int = 1
     attention: str = "sdpa"
+    host_memory: int = 2000
+    """GiB of a node, for offload."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -251,10 +253,11 @@ class Family:
 
 
 FAMILIES = {
-    **dict.fromkeys(("llama", "mistral", "mixtral", "granite", "smollm3"), Family()),
+    **dict.fromkeys(("llama", "mistral", "mixtral", "granite"), Family()),
     **dict.fromkeys(("qwen2", "qwen2_moe"), Family(bias="qkv")),
     **dict.fromkeys(("qwen3", "qwen3_moe"), Family(qk_norm=True)),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), Family(latent=True)),
+    "smollm3": Family(tied=True),
     "gemma": Family("gemma", tied=True),
     "gemma2": Family("gemma", 4, tied=True),
     "gemma3_text": Family("gemma", 4, qk_norm=True, tied=True),
@@ -588,9 +591,9 @@ def optimizer_bytes(model: Model, plan: Plan) -> tuple[float, float]:
     """The optimizer's state, and what its step allocates for a moment.
 
     Source: ``torch.optim``: AdamW keeps two tensors in the parameters' dtype, and its default implementation on a GPU
-    allocates a third; SGD with momentum keeps one; Muon one for a block's matrices, AdamW's two for the rest, and whole
-    matrices in bf16 while it makes one orthogonal. 8-bit AdamW: two bytes, and two float32 scales for 256 of them
-    (arXiv:2110.02861).
+    allocates a third; SGD keeps its momentum, and allocates a tensor for weight decay; Muon keeps one for a block's
+    matrices, AdamW's two for the rest, and whole matrices in bf16 while it makes one orthogonal. 8-bit AdamW: two
+    bytes, and two float32 scales for 256 of them (arXiv:2110.02861).
     """
     total, width = sum(each.shard for each in groups(model, plan)), plan.widths[0]
     if plan.optimizer == "adamw-8bit":
@@ -627,7 +630,8 @@ class Step:
         self.on_gpu = 0 if plan.offload else self.stored
         kept = {key: kept_bytes(block, plan) for key, block in {id(block): block for block in model.blocks}.items()}
         self.kept = list(accumulate((kept[id(block)] for block in model.blocks), initial=0.0))
-        self.reduced = list(accumulate((each.shard for each in reversed(self.groups)), initial=0))[::-1]
+        ahead = accumulate((each.shard for each in reversed(self.groups)), initial=0)
+        self.reduced = list(reversed(list(ahead)))
         self.state, self.step_work = optimizer_bytes(model, plan)
         self.base = {"parameters": self.on_gpu * self.total, "optimizer": 0 if plan.offload else self.state}
         self.accumulated = self.on_gpu * self.total if plan.accumulate > 1 or self.ddp else 0
@@ -635,10 +639,8 @@ class Step:
 
     def moments(self) -> Iterator[Moment]:
         """All moments in order."""
-        if not self.single:
-            yield self.at("forward, start", unsharded=self.low * (2 * self.root.gathered + self.groups[0].gathered))
         for block in self.ends():
-            yield self.forward(block)
+            yield from self.forward(block)
         yield from self.loss()
         for block in reversed(self.ends()):
             yield from self.backward(block)
@@ -667,12 +669,19 @@ class Step:
         before = sum(each.gathered for each in self.groups[:block])
         return self.low * (whole + (before / self.plan.small if self.plan.small else 0))
 
-    def forward(self, block: int) -> Moment:
-        """The end of a block's forward, with the residual stream and its sum with the MLP's output."""
+    def forward(self, block: int) -> Iterator[Moment]:
+        """A block's forward: its parameters copied out of their buffer, the last one still there; and its end.
+
+        At the end there are the residual stream and its sum with the MLP's output.
+        """
         saved = sum(saved_bytes(part, self.plan) for part in self.model.blocks[block])
-        stream = 2 * self.plan.tokens * self.model.hidden * self.low / self.plan.tp
-        whole, activations = self.gathered(block, block), self.kept[block] + saved
-        return self.at(f"forward, block {block}", unsharded=whole, activations=activations, work=stream)
+        stream = self.plan.tokens * self.model.hidden * self.low / self.plan.tp
+        whole, kept, name = self.gathered(block, block), self.kept[block], f"forward, block {block}"
+        if not self.single:
+            last = self.groups[block - 1] if block else self.root
+            both = whole + self.low * last.gathered
+            yield self.at(f"{name}, gathering", unsharded=both, activations=kept, work=stream)
+        yield self.at(name, unsharded=whole, activations=kept + saved, work=2 * stream)
 
     def loss(self) -> Iterator[Moment]:
         """The loss over float32 logits, whole or in chunks that are recomputed in backward, and the head's backward.
@@ -693,38 +702,31 @@ class Step:
         yield self.at("head, backward", **now, logits=low * logits, reduction=self.head_grad + ready, work=stream)
 
     def backward(self, block: int) -> Iterator[Moment]:
-        """A block's backward: through its MLP, through attention, and the reduction of its gradients."""
+        """A block's backward: gathered again, through its MLP, through attention, its gradients complete, reduced."""
         plan, (attention, mlp), own = self.plan, self.model.blocks[block], self.groups[block]
         kept = self.kept[block] if plan.checkpointing == "none" else self.kept[block + 1]
         done, saved = self.reduced[block + 1], saved_bytes(attention, plan)
-        waiting = 0 if block == len(self.groups) - 1 else self.reduce_input(self.groups[block + 1])
         buffers = self.buffers(done)
-        now = {"gradients": self.accumulated or self.on_gpu * done}
-        now["unsharded"] = self.gathered(block, block - 1 if block and plan.small != 1 else None)
-        weights = 0 if self.ddp else self.low
-        largest, whole = max(map(math.prod, mlp.shapes)) / plan.tp, group(mlp.shapes, 1, plan.tp).whole
+        waiting = buffers + sum(self.reduce_input(each) for each in self.groups[block + 1 : block + 2])
+        whole = self.gathered(block, block - 1 if block and plan.small != 1 else None)
+        alone = whole if self.single else whole - self.low * own.gathered
+        grads, mlp_grads = (0 if self.ddp else self.low * g.whole for g in (own, group(mlp.shapes, 1, plan.tp)))
+        first = 0 if self.ddp else self.low * max(map(math.prod, mlp.shapes)) / plan.tp
         token = plan.tokens * self.low / plan.tp
-        unfused = 2 * plan.tokens * scores(attention, plan).bytes(self.low) / plan.tp
-        name = f"backward, block {block}"
-        yield self.at(
-            f"{name}, MLP",
-            **now,
-            reduction=buffers + waiting + weights * largest,
-            activations=kept + saved + saved_bytes(mlp, plan),
-            work=token * mlp.work,
-        )
-        yield self.at(
-            f"{name}, attention",
-            **now,
-            reduction=buffers + waiting + weights * whole,
-            activations=kept + saved,
-            work=token * attention.work + unfused,
-        )
+        stream, unfused = token * self.model.hidden, 2 * plan.tokens * scores(attention, plan).bytes(self.low) / plan.tp
+        rows = [
+            ("MLP", whole, waiting + first, kept + saved + saved_bytes(mlp, plan), token * mlp.work),
+            ("attention", whole, waiting + mlp_grads, kept + saved, token * attention.work + unfused),
+        ]
+        if not self.single and plan.small != 1:
+            rows.insert(0, ("gathering", self.gathered(block, block), waiting, self.kept[block + 1], stream))
         if not self.ddp:
-            now["unsharded"] -= 0 if self.single else self.low * own.gathered
-            copied = buffers + self.low * own.whole + self.reduce_input(own)
-            work = token * self.model.hidden
-            yield self.at(f"{name}, reduce-scatter", **now, reduction=copied, activations=kept, work=work)
+            rows.append(("complete", whole, waiting + grads, kept, stream))
+            rows.append(("reduce-scatter", alone, buffers + grads + self.reduce_input(own), kept, stream))
+        gradients = self.accumulated or self.on_gpu * done
+        for name, *sizes in rows:
+            now = dict(zip(("unsharded", "reduction", "activations", "work"), sizes, strict=True))
+            yield self.at(f"backward, block {block}, {name}", gradients=gradients, **now)
 
     def reduce_input(self, each: Group) -> float:
         """The input of a group's reduce-scatter."""
@@ -776,8 +778,8 @@ class Forecast:
         return sum(self.memory.values())
 
     def fits(self, gpu: Gpu) -> bool:
-        """Whether the GPU's memory is enough."""
-        return self.total <= gpu.memory * GIB
+        """Whether the GPU's memory is enough, and the host's."""
+        return self.total <= gpu.memory * GIB and self.host <= self.plan.host_memory * GIB
 
 
 def forecast(model: Model, plan: Plan, gpu: Gpu, mfu: float) -> Forecast:
@@ -979,17 +981,18 @@ def show_plan(result: Forecast, model: Model, gpu: Gpu, ways: list[Remedy]) -> N
     """Print a plan's memory by kind, whether it fits and what would make it fit, and its time."""
     spare = gpu.memory * GIB - result.total
     verdict = f"fits, {gib(spare)} GiB to spare" if spare >= 0 else f"does NOT fit, {gib(-spare)} GiB too much"
+    enough = "fits" if result.host <= result.plan.host_memory * GIB else "does NOT fit"
     sizes = [(KINDS[kind], size) for kind, size in result.memory.items() if size]
     rows = [(label, gib(size), "#" * round(40 * size / result.total)) for label, size in sizes]
     print(heading(model, result.plan, gpu, result.notes), described(result.plan), "", sep="\n")
     table(f"A GPU at its peak: {result.moment}", ("", "GiB", ""), [*rows, ("total", gib(result.total), verdict)])
     if result.host:
-        print(f"host memory of a node: {gib(result.host)} GiB")
+        print(f"host memory of a node: {gib(result.host)} of {result.plan.host_memory} GiB, {enough}")
     sent = ", ".join(f"{name} {size / 1e9:.3g}" for name, size in result.traffic.items()) or "nothing"
     print(f"\nA step: about {result.seconds:.3g} s, of which computation {result.compute:.3g} s;", end=" ")
     print(f"{result.tokens_per_second:,.0f} tokens/s")
     print(f"GB that a GPU sends in it: {sent}")
-    if spare < 0:
+    if not result.fits(gpu):
         rows = [(options(change), gib(r.total), f"{r.tokens_per_second / r.plan.gpus:,.0f}", "") for change, r in ways]
         title = "Cheapest changes that make it fit" if ways else "No three changes make it fit; try --search"
         print()
@@ -1020,7 +1023,7 @@ DARK = (COLOURS[0], COLOURS[1], COLOURS[3], COLOURS[5])
 """Colours on which text is white."""
 INK, FAINT, ALARM, GRID, PAPER = "#1d1f24", "#6b717b", "#c0262d", "#e6e8ec", "#ffffff"
 WIDTH, LEFT, RIGHT, END, TOP, ROW, BAR, FOOT = 900, 206, 800, 876, 116, 54, 30, 122
-"""Pixels: the width; where bars begin and end, and totals end; where rows begin; heights of a row, a bar, the legend."""
+"""Pixels: the width; where bars begin and end, and totals end; where rows do; heights of a row, a bar, the legend."""
 Mark = tuple[str, dict[str, Json], str]
 """An SVG element: its tag, attributes and text."""
 
@@ -1222,6 +1225,7 @@ HELP = {
     "tp": "tensor-parallel degree, with sequence parallelism",
     "cp": "context-parallel degree",
     "loss_chunks": "pieces in which logits and loss are made",
+    "host_memory": "GiB of a node's main memory",
 }
 
 
