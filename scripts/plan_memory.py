@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from html import escape
 from importlib.util import find_spec
-from itertools import accumulate, combinations, islice, product
+from itertools import accumulate, combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -920,20 +920,29 @@ def remedies(model: Model, plan: Plan, gpu: Gpu, mfu: float, most: int = 4) -> l
 
 
 def search(model: Model, plan: Plan, gpu: Gpu, mfu: float, most: int = 10) -> list[Forecast]:
-    """The plans for a cluster that fit, the fastest first; precision, optimizer and attention stay as they are."""
-    powers, names = (1, 2, 4, 8), ("strategy", "checkpointing", "batch", "tp", "cp")
-    strategies = (*STRATEGIES, str(plan.gpus_per_node)) if plan.gpus > plan.gpus_per_node else STRATEGIES
+    """The plans for a cluster that fit, the fastest first, of those that differ in the batch alone the best.
+
+    Offload is tried when nothing else fits. Precision, optimizer and attention stay as they are.
+    """
+    several = ("hsdp", str(plan.gpus_per_node)) if plan.gpus > plan.gpus_per_node else ()
+    powers, strategies = (1, 2, 4, 8), ("ddp", "grad-op", *several, "fsdp") if plan.gpus > 1 else ("ddp", "fsdp")
     degrees = [n for n in powers if n <= plan.gpus_per_node]
     for offload in (False, True):
         found: list[Forecast] = []
-        for values in product(strategies, CHECKPOINTING, (*powers, 16, 32), degrees, powers):
-            chosen = dict(zip(names, values, strict=True))
-            plans = (try_plan(plan, **chosen, offload=offload, loss_chunks=n) for n in (plan.loss_chunks, 8))
-            results = (forecast(model, candidate, gpu, mfu) for candidate in plans if candidate)
-            found += islice((result for result in results if result.fits(gpu)), 1)
+        for strategy, checkpointing, tp, cp in product(strategies, CHECKPOINTING, degrees, powers):
+            chosen = {"strategy": strategy, "checkpointing": checkpointing, "tp": tp, "cp": cp, "offload": offload}
+            batches = product((*powers, 16, 32), {plan.loss_chunks, 8})
+            plans = [try_plan(plan, **chosen, batch=batch, loss_chunks=chunks) for batch, chunks in batches]
+            results = [forecast(model, candidate, gpu, mfu) for candidate in plans if candidate]
+            found += sorted((result for result in results if result.fits(gpu)), key=best_first)[:1]
         if found:
-            return sorted(found, key=lambda result: (-result.tokens_per_second, result.total))[:most]
+            return sorted(found, key=best_first)[:most]
     return []
+
+
+def best_first(result: Forecast) -> tuple[float, int, float]:
+    """The fastest first; of equally fast ones those with a whole loss, and then those that need less memory."""
+    return -result.tokens_per_second, result.plan.loss_chunks, result.total
 
 
 # --- what people see -------------------------------------------------------------------------------------------
@@ -1113,17 +1122,17 @@ def write_png(path: Path, marks: list[Mark], height: int) -> None:
     page = figure.Figure(figsize=(WIDTH / 72, height / 72), dpi=144)
     axes = page.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
     axes.axis("off")
-    for tag, style, words in marks:
+    for order, (tag, style, words) in enumerate(marks):
         if tag == "rect":
-            corner, look = (style["x"], style["y"]), {"color": style["fill"], "linewidth": 0}
-            axes.add_patch(patches.Rectangle(corner, style["width"], style["height"], **look))
+            look = {"color": style["fill"], "linewidth": 0, "zorder": order}
+            axes.add_patch(patches.Rectangle((style["x"], style["y"]), style["width"], style["height"], **look))
         elif tag == "line":
-            look = {"color": style["stroke"], "linewidth": style["stroke-width"]}
+            look = {"color": style["stroke"], "linewidth": style["stroke-width"], "zorder": order}
             axes.plot((style["x1"], style["x2"]), (style["y1"], style["y2"]), **look)
         else:
             side = {"start": "left", "middle": "center", "end": "right"}[style["text-anchor"]]
-            look = {"size": style["font-size"], "color": style["fill"], "weight": style["font-weight"], "ha": side}
-            axes.text(style["x"], style["y"], words, **look)
+            look = {"size": style["font-size"], "color": style["fill"], "weight": style["font-weight"]}
+            axes.text(style["x"], style["y"], words, horizontalalignment=side, zorder=order, **look)
     page.savefig(path)
 
 
@@ -1231,7 +1240,11 @@ HELP = {
 
 def parser() -> argparse.ArgumentParser:
     """The command line; the settings' defaults are those of ``Plan``."""
-    command = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command = argparse.ArgumentParser(
+        usage="%(prog)s [MODEL] [options]",
+        description=__doc__,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=24, width=120),
+    )
     command.add_argument("model", nargs="?", metavar="MODEL", help=f"config.json, its folder, or {', '.join(PRESETS)}")
     for option, field in SIZES.items():
         command.add_argument(
@@ -1240,9 +1253,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--params", type=float, metavar="N", help="all parameters, to which MLPs are made to fit")
     command.add_argument("--gpu", default="h100", help=f"{', '.join(GPUS)}, or GiB; default h100")
     for field in fields(Plan):
-        kind: dict[str, Json] = {"action": "store_true"} if field.type == "bool" else {"default": field.default}
-        if field.type != "bool":
-            kind |= {"type": int} if field.type == "int" else {"choices": CHOICES.get(field.name)}
+        kind = {"int": {"type": int, "metavar": "N"}, "str": {"choices": CHOICES.get(field.name)}}.get(field.type)
+        kind = {"default": field.default, **kind} if kind else {"action": "store_true"}
         about = "; ".join(filter(None, (HELP.get(field.name), f"default {field.default}" if field.default else "")))
         command.add_argument(f"--{field.name.replace('_', '-')}", help=about, **kind)
     command.add_argument("--mfu", type=float, default=0.4, help="share of the GPU's FLOP/s to reckon with; default 0.4")
