@@ -17,7 +17,7 @@ def mentioned(text: str) -> set[str]:
 
 
 def used(source: str) -> set[str]:
-    """The names of torch that code uses, also under another: `dist.barrier` after `import torch.distributed as dist`."""
+    """The names of torch that code uses, under whatever name it imports them."""
     tree = ast.parse(source)
     imported = dict(_imports(tree))
     chains = {chain for node in ast.walk(tree) if (chain := _chain(node))}

@@ -316,7 +316,7 @@ def test_what_is_refused_says_so(measured):
         "list": "ValueError: fully_shard does not support containers that do not implement forward",
         "scalar": "ValueError: fully_shard doesn't support scalar parameters. Change scale to a 1D tensor",
         "copy": "AssertionError: FSDP does not support deepcopy.",
-        "tied apart": "ValueError: Parameter '2.weight' is shared with a parameter already managed by another FSDP group",
+        "tied apart": "ValueError: Parameter '2.weight' is shared with a parameter already managed by another",
         "other method": mixed,
         "registered": "nothing raised",
         "forward": mixed,
