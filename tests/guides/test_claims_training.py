@@ -1,5 +1,7 @@
 """What the guides say of precision, memory, checkpointing, compile and profiles is so: measured on two ranks."""
 
+import inspect
+
 import pytest
 import torch
 import torch._dynamo
@@ -15,6 +17,7 @@ from torch.distributed.fsdp import (
     MixedPrecisionPolicy,
     fully_shard,
 )
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
@@ -241,6 +244,17 @@ def test_gradients_accumulate_under_offload(measured):
     assert measured["offloaded_accumulation"][0]
 
 
+def without_a_cpu_backend():
+    group = dist.new_group(backend="cuda:gloo")
+    return message(lambda: dist.all_reduce(torch.ones(1), group=group))
+
+
+def test_offloading_fails_by_these_messages(measured):
+    assert measured["without_a_cpu_backend"][0] == "RuntimeError: No backend type associated with device type cpu"
+    check = inspect.getsource(FSDPParamGroup._validate_cpu_offload_params)
+    assert "FSDP parameters should be materialized on CPU when enabling CPU offloading" in check
+
+
 def step_in_backward():
     model = shard(blocks())
     before = whole(model.parameters())
@@ -410,6 +424,7 @@ MEASUREMENTS = (
     fsdp1_precision,
     bytes_of_states,
     offloaded_accumulation,
+    without_a_cpu_backend,
     step_in_backward,
     labels,
     recomputed,
