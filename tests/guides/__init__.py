@@ -1,0 +1,1 @@
+"""SKILL.md and the hand-written guides: what they show runs, what they say is so."""
