@@ -31,7 +31,6 @@ NOT_IN_A_CPU_BUILD = {
     "Some NCCL operations have failed or timed out": CUDA_BUILD,
     "ProcessGroupNCCL's watchdog got stuck for": CUDA_BUILD,
     "Tensors must be CUDA and dense": CUDA_BUILD,
-    "ProcessGroupNCCL is only supported with GPUs, no GPUs found!": CUDA_BUILD,
     "destroy_process_group() was not called before program exit": CUDA_BUILD,
     "CUDA out of memory. Tried to allocate": ALLOCATOR,
     "unhandled system error": NCCL,
