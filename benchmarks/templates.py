@@ -107,9 +107,7 @@ def measure_template(case: Case, folder: Path, number: int) -> list[dict[str, fl
     settings = {"steps": case.steps, "micro-batch": case.micro_batch, "seq-len": case.seq_len}
     settings |= {"dtype": case.dtype, "model": folder, "checkpoint-dir": folder / f"run{number}"}
     options = [f"--{name}={value}" for name, value in settings.items()]
-    torchrun(
-        case, TEMPLATE, *options, "--from-scratch", "--save-every=0", "--export=none", f"--metrics={metrics}"
-    )
+    torchrun(case, TEMPLATE, *options, "--from-scratch", "--save-every=0", "--export=none", f"--metrics={metrics}")
     return [json.loads(line) for line in metrics.read_text().splitlines()][WARM_UP:]
 
 

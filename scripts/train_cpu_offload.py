@@ -270,11 +270,7 @@ class MemoryReport:
         for moment, now, peak, host in self.rows:
             say(f"  {moment:24}{now / gib:10.3f}{peak / gib:8.3f}{host / gib:8.3f}")
         peak_host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        cost = (
-            f", {self.seconds() / without - 1:+.0%} against {without:.3f} s without offload"
-            if without
-            else ""
-        )
+        cost = f", {self.seconds() / without - 1:+.0%} against {without:.3f} s without offload" if without else ""
         say(f"  host at most {peak_host / gib:.3f}; a step takes {self.seconds():.3f} s{cost}")
 
 
@@ -404,9 +400,7 @@ def describe(model: nn.Module) -> str:
     """By what a checkpoint knows its model: names, shapes and what is trained."""
     tensors = [(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()]
     digest = hashlib.sha256(repr(tensors).encode()).hexdigest()[:8]
-    return (
-        f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
-    )
+    return f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
 
 
 def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
@@ -689,9 +683,7 @@ def forward_backward(
     for turn, (inputs, labels) in enumerate(batches):
         last = turn == len(batches) - 1
         model.set_is_last_backward(last)
-        model.set_requires_gradient_sync(
-            last
-        )  # reduced once, by the last turn; until then gradients are whole
+        model.set_requires_gradient_sync(last)  # reduced once, by the last turn; until then gradients are whole
         loss = token_loss(model(input_ids=inputs, use_cache=False).logits, labels)
         (loss * (dist.get_world_size() / num_tokens)).backward()
         total += loss.detach()
@@ -717,11 +709,7 @@ def gather_step(loss: Tensor, grad_norm: Tensor, stop: StopSignals) -> tuple[lis
 def nonfinite_error(step: int, losses: list[float], grad_norm: float, latest: str) -> TrainingError:
     """Where a loss or gradient stopped being finite."""
     ranks = [str(rank) for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-    what = (
-        f"the loss of rank {', '.join(ranks)}"
-        if ranks
-        else f"the gradient norm ({grad_norm}), no rank's loss,"
-    )
+    what = f"the loss of rank {', '.join(ranks)}" if ranks else f"the gradient norm ({grad_norm}), no rank's loss,"
     remedy = "look at this step's data, lower --lr or pass --on-nonfinite skip"
     return TrainingError(f"step {step}: {what} is not finite; {latest}; {remedy}")
 
@@ -738,9 +726,7 @@ class Checkpoints:
 
     def __init__(self, settings: Settings, about: dict[str, str]) -> None:
         self.folder, self.settings, self.about = Path(settings.checkpoint_dir), settings, about
-        self.group = dist.new_group(
-            backend="gloo", timeout=RANK0_WORK
-        )  # its thread runs beside the training's
+        self.group = dist.new_group(backend="gloo", timeout=RANK0_WORK)  # its thread runs beside the training's
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.pending: Future[None] | None = None
         self.latest = "no checkpoint yet"
@@ -794,9 +780,7 @@ class Checkpoints:
             first, *_ = [cause for cause, _ in getattr(error, "failures", {}).values()] or [error]
             reason = f"{str(first).splitlines()[0]}, {shutil.disk_usage(self.folder).free >> 20} MiB free"
             remedy = "make room, then start the same command again"
-            raise TrainingError(
-                f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}"
-            ) from error
+            raise TrainingError(f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}") from error
 
     def raise_failure(self) -> None:
         """Learn of a failure soon, not when the next checkpoint is due."""
@@ -815,9 +799,7 @@ class Checkpoints:
             raise UsageError(f"--resume {wanted} is no whole checkpoint; there are {[str(p) for p in whole]}")
         return wanted.removeprefix("none")
 
-    def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup
-    ) -> dict[str, Any]:
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup) -> dict[str, Any]:
         """Load what --resume says, on any number of ranks; where the run stands."""
         path, run, rank = on_rank0(self.choose, control), self.run_state(0, 0), str(dist.get_rank())
         if not path:
@@ -825,9 +807,7 @@ class Checkpoints:
         dcp.load({"run": run}, checkpoint_id=path, process_group=self.group)
         for name, mine in self.about.items():
             if run[name] != mine:
-                raise UsageError(
-                    f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir"
-                )
+                raise UsageError(f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir")
         say(f"resuming from {path}: step {run['step']}, {run['position']} sequences seen, {run['schedule']}")
         weights, moments = dcp_state.get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": moments}
@@ -878,10 +858,7 @@ class Metrics:
             with self.path.open("a") as file:  # JSON knows no NaN
                 file.write(json.dumps({k: v if math.isfinite(v) else None for k, v in line.items()}) + "\n")
         shown = line | {"memory": line["memory"] / 2**30}
-        say(
-            "  ".join(f"{name} {value:.5g}" for name, value in shown.items())
-            + f" (of {self.settings.steps}; GiB)"
-        )
+        say("  ".join(f"{name} {value:.5g}" for name, value in shown.items()) + f" (of {self.settings.steps}; GiB)")
 
 
 def flops_per_token(model: nn.Module, seq_len: int) -> float:

@@ -133,9 +133,7 @@ class Settings:
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1")
         if self.replicas and not self.strategy.startswith("hybrid"):
-            raise UsageError(
-                f"--replicas is for --strategy hybrid, not {self.strategy}; leave one of the two out"
-            )
+            raise UsageError(f"--replicas is for --strategy hybrid, not {self.strategy}; leave one of the two out")
         if self.from_scratch and not self.model:
             raise UsageError("--from-scratch takes the config of --model; give --model")
 
@@ -178,9 +176,7 @@ def train(settings: Settings) -> None:
     blocks = find_blocks(model, settings.block_class)
     for block in blocks:
         wrap_forward(block, settings)
-    torch.manual_seed(
-        settings.seed
-    )  # the same on every rank: each draws the whole of a unit, then keeps its shard
+    torch.manual_seed(settings.seed)  # the same on every rank: each draws the whole of a unit, then keeps its shard
     model = shard(model, blocks, device, mesh, settings)
     if settings.model and not settings.from_scratch:
         load_pretrained(model, settings.model, control)
@@ -352,9 +348,7 @@ def describe(model: nn.Module) -> str:
     """By what a checkpoint knows its model: names, shapes and what is trained."""
     tensors = [(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()]
     digest = hashlib.sha256(repr(tensors).encode()).hexdigest()[:8]
-    return (
-        f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
-    )
+    return f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
 
 
 def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
@@ -646,11 +640,7 @@ def gather_step(loss: Tensor, grad_norm: Tensor, stop: StopSignals) -> tuple[lis
 def nonfinite_error(step: int, losses: list[float], grad_norm: float, latest: str) -> TrainingError:
     """Where a loss or gradient stopped being finite."""
     ranks = [str(rank) for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-    what = (
-        f"the loss of rank {', '.join(ranks)}"
-        if ranks
-        else f"the gradient norm ({grad_norm}), no rank's loss,"
-    )
+    what = f"the loss of rank {', '.join(ranks)}" if ranks else f"the gradient norm ({grad_norm}), no rank's loss,"
     remedy = "look at this step's data, lower --lr or pass --on-nonfinite skip"
     return TrainingError(f"step {step}: {what} is not finite; {latest}; {remedy}")
 
@@ -667,9 +657,7 @@ class Checkpoints:
 
     def __init__(self, settings: Settings, about: dict[str, str]) -> None:
         self.folder, self.settings, self.about = Path(settings.checkpoint_dir), settings, about
-        self.group = dist.new_group(
-            backend="gloo", timeout=RANK0_WORK
-        )  # its thread runs beside the training's
+        self.group = dist.new_group(backend="gloo", timeout=RANK0_WORK)  # its thread runs beside the training's
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.pending: Future[None] | None = None
         self.latest = "no checkpoint yet"
@@ -723,9 +711,7 @@ class Checkpoints:
             first, *_ = [cause for cause, _ in getattr(error, "failures", {}).values()] or [error]
             reason = f"{str(first).splitlines()[0]}, {shutil.disk_usage(self.folder).free >> 20} MiB free"
             remedy = "make room, then start the same command again"
-            raise TrainingError(
-                f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}"
-            ) from error
+            raise TrainingError(f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}") from error
 
     def raise_failure(self) -> None:
         """Learn of a failure soon, not when the next checkpoint is due."""
@@ -744,9 +730,7 @@ class Checkpoints:
             raise UsageError(f"--resume {wanted} is no whole checkpoint; there are {[str(p) for p in whole]}")
         return wanted.removeprefix("none")
 
-    def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup
-    ) -> dict[str, Any]:
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup) -> dict[str, Any]:
         """Load what --resume says, on any number of ranks; where the run stands."""
         path, run, rank = on_rank0(self.choose, control), self.run_state(0, 0), str(dist.get_rank())
         if not path:
@@ -754,9 +738,7 @@ class Checkpoints:
         dcp.load({"run": run}, checkpoint_id=path, process_group=self.group)
         for name, mine in self.about.items():
             if run[name] != mine:
-                raise UsageError(
-                    f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir"
-                )
+                raise UsageError(f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir")
         say(f"resuming from {path}: step {run['step']}, {run['position']} sequences seen, {run['schedule']}")
         weights, moments = dcp_state.get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": moments}
@@ -807,10 +789,7 @@ class Metrics:
             with self.path.open("a") as file:  # JSON knows no NaN
                 file.write(json.dumps({k: v if math.isfinite(v) else None for k, v in line.items()}) + "\n")
         shown = line | {"memory": line["memory"] / 2**30}
-        say(
-            "  ".join(f"{name} {value:.5g}" for name, value in shown.items())
-            + f" (of {self.settings.steps}; GiB)"
-        )
+        say("  ".join(f"{name} {value:.5g}" for name, value in shown.items()) + f" (of {self.settings.steps}; GiB)")
 
 
 def flops_per_token(model: nn.Module, seq_len: int) -> float:

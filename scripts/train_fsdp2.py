@@ -332,9 +332,7 @@ def describe(model: nn.Module) -> str:
     """By what a checkpoint knows its model: names, shapes and what is trained."""
     tensors = [(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()]
     digest = hashlib.sha256(repr(tensors).encode()).hexdigest()[:8]
-    return (
-        f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
-    )
+    return f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
 
 
 def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
@@ -372,18 +370,14 @@ def wrap_forward(block: nn.Module, settings: Settings) -> None:
 
 def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, settings: Settings) -> None:
     """Blocks first, then the root, which owns what is left: the last norm, a tied embedding."""
-    reshard: bool | int = (
-        int(settings.reshard) if settings.reshard.isdecimal() else settings.reshard == "true"
-    )
+    reshard: bool | int = int(settings.reshard) if settings.reshard.isdecimal() else settings.reshard == "true"
     compute = None if settings.dtype == "fp32" else DTYPES[settings.dtype]
     # Gradients are reduced in fp32: a sum over many ranks loses too much in bf16.
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if (
-        head.weight is not embedding.weight
-    ):  # large, so units of their own; tied, only the root can own the one
+    if head.weight is not embedding.weight:  # large, so units of their own; tied, only the root can own the one
         fully_shard(embedding, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
         fully_shard(head, mesh=mesh, mp_policy=policy, reshard_after_forward=False)  # backward begins with it
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -645,11 +639,7 @@ def gather_step(loss: Tensor, grad_norm: Tensor, stop: StopSignals) -> tuple[lis
 def nonfinite_error(step: int, losses: list[float], grad_norm: float, latest: str) -> TrainingError:
     """Where a loss or gradient stopped being finite."""
     ranks = [str(rank) for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-    what = (
-        f"the loss of rank {', '.join(ranks)}"
-        if ranks
-        else f"the gradient norm ({grad_norm}), no rank's loss,"
-    )
+    what = f"the loss of rank {', '.join(ranks)}" if ranks else f"the gradient norm ({grad_norm}), no rank's loss,"
     remedy = "look at this step's data, lower --lr or pass --on-nonfinite skip"
     return TrainingError(f"step {step}: {what} is not finite; {latest}; {remedy}")
 
@@ -666,9 +656,7 @@ class Checkpoints:
 
     def __init__(self, settings: Settings, about: dict[str, str]) -> None:
         self.folder, self.settings, self.about = Path(settings.checkpoint_dir), settings, about
-        self.group = dist.new_group(
-            backend="gloo", timeout=RANK0_WORK
-        )  # its thread runs beside the training's
+        self.group = dist.new_group(backend="gloo", timeout=RANK0_WORK)  # its thread runs beside the training's
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.pending: Future[None] | None = None
         self.latest = "no checkpoint yet"
@@ -722,9 +710,7 @@ class Checkpoints:
             first, *_ = [cause for cause, _ in getattr(error, "failures", {}).values()] or [error]
             reason = f"{str(first).splitlines()[0]}, {shutil.disk_usage(self.folder).free >> 20} MiB free"
             remedy = "make room, then start the same command again"
-            raise TrainingError(
-                f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}"
-            ) from error
+            raise TrainingError(f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}") from error
 
     def raise_failure(self) -> None:
         """Learn of a failure soon, not when the next checkpoint is due."""
@@ -743,9 +729,7 @@ class Checkpoints:
             raise UsageError(f"--resume {wanted} is no whole checkpoint; there are {[str(p) for p in whole]}")
         return wanted.removeprefix("none")
 
-    def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup
-    ) -> dict[str, Any]:
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup) -> dict[str, Any]:
         """Load what --resume says, on any number of ranks; where the run stands."""
         path, run, rank = on_rank0(self.choose, control), self.run_state(0, 0), str(dist.get_rank())
         if not path:
@@ -753,9 +737,7 @@ class Checkpoints:
         dcp.load({"run": run}, checkpoint_id=path, process_group=self.group)
         for name, mine in self.about.items():
             if run[name] != mine:
-                raise UsageError(
-                    f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir"
-                )
+                raise UsageError(f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir")
         say(f"resuming from {path}: step {run['step']}, {run['position']} sequences seen, {run['schedule']}")
         weights, moments = dcp_state.get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": moments}
@@ -806,10 +788,7 @@ class Metrics:
             with self.path.open("a") as file:  # JSON knows no NaN
                 file.write(json.dumps({k: v if math.isfinite(v) else None for k, v in line.items()}) + "\n")
         shown = line | {"memory": line["memory"] / 2**30}
-        say(
-            "  ".join(f"{name} {value:.5g}" for name, value in shown.items())
-            + f" (of {self.settings.steps}; GiB)"
-        )
+        say("  ".join(f"{name} {value:.5g}" for name, value in shown.items()) + f" (of {self.settings.steps}; GiB)")
 
 
 def flops_per_token(model: nn.Module, seq_len: int) -> float:

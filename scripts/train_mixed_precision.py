@@ -214,9 +214,7 @@ def train_exactly(
     settings: Settings, config: Any, mesh: DeviceMesh, control: dist.ProcessGroup, data: PackedText
 ) -> dict[int, tuple[float, float]]:
     """Loss and gradient norm of the first steps with everything in fp32, for --drift-steps."""
-    plain = replace(
-        settings, dtype="fp32", reduce_dtype="fp32", buffer_dtype="fp32", keep_fp32="none", autocast=False
-    )
+    plain = replace(settings, dtype="fp32", reduce_dtype="fp32", buffer_dtype="fp32", keep_fp32="none", autocast=False)
     found: dict[int, tuple[float, float]] = {}
     if not settings.drift_steps:
         return found
@@ -267,9 +265,7 @@ def build_model(settings: Settings, config: Any, mesh: DeviceMesh, control: dist
 def build_scaler(settings: Settings, device: torch.device) -> torch.amp.GradScaler:
     """Multiplies the loss so that small gradients do not vanish in fp16; elsewhere it does nothing."""
     enabled = settings.dtype == "fp16"
-    return torch.amp.GradScaler(
-        device.type, init_scale=settings.loss_scale, growth_interval=1000, enabled=enabled
-    )
+    return torch.amp.GradScaler(device.type, init_scale=settings.loss_scale, growth_interval=1000, enabled=enabled)
 
 
 class TypesSeen(TorchDispatchMode):
@@ -420,9 +416,7 @@ def describe(model: nn.Module) -> str:
     """By what a checkpoint knows its model: names, shapes and what is trained."""
     tensors = [(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()]
     digest = hashlib.sha256(repr(tensors).encode()).hexdigest()[:8]
-    return (
-        f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
-    )
+    return f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
 
 
 def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
@@ -447,14 +441,10 @@ def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, settings:
         for owner in [*blocks, model]:
             norms = [m for m in owner.modules() if "Norm" in type(m).__name__ and not hasattr(m, "unshard")]
             for norm in norms:
-                fully_shard(
-                    norm, mesh=mesh, mp_policy=kept, reshard_after_forward=False
-                )  # tiny: stays gathered
+                fully_shard(norm, mesh=mesh, mp_policy=kept, reshard_after_forward=False)  # tiny: stays gathered
     if settings.keep_fp32 in ("head", "both"):
         if head.weight is model.get_input_embeddings().weight:
-            raise UsageError(
-                f"--keep-fp32 {settings.keep_fp32}: the head is tied to the embedding; give norms"
-            )
+            raise UsageError(f"--keep-fp32 {settings.keep_fp32}: the head is tied to the embedding; give norms")
         last = MixedPrecisionPolicy(param_dtype=full, reduce_dtype=full, output_dtype=full)
         fully_shard(head, mesh=mesh, mp_policy=last, reshard_after_forward=False)
     for block in blocks:
@@ -721,11 +711,7 @@ def gather_step(loss: Tensor, grad_norm: Tensor, stop: StopSignals) -> tuple[lis
 def nonfinite_error(step: int, losses: list[float], grad_norm: float, latest: str) -> TrainingError:
     """Where a loss or gradient stopped being finite."""
     ranks = [str(rank) for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-    what = (
-        f"the loss of rank {', '.join(ranks)}"
-        if ranks
-        else f"the gradient norm ({grad_norm}), no rank's loss,"
-    )
+    what = f"the loss of rank {', '.join(ranks)}" if ranks else f"the gradient norm ({grad_norm}), no rank's loss,"
     remedy = "look at this step's data, lower --lr or pass --on-nonfinite skip"
     return TrainingError(f"step {step}: {what} is not finite; {latest}; {remedy}")
 
@@ -747,9 +733,7 @@ class Checkpoints:
             about,
             more,
         )
-        self.group = dist.new_group(
-            backend="gloo", timeout=RANK0_WORK
-        )  # its thread runs beside the training's
+        self.group = dist.new_group(backend="gloo", timeout=RANK0_WORK)  # its thread runs beside the training's
         self.thread = ThreadPoolExecutor(max_workers=1)
         self.pending: Future[None] | None = None
         self.latest = "no checkpoint yet"
@@ -803,9 +787,7 @@ class Checkpoints:
             first, *_ = [cause for cause, _ in getattr(error, "failures", {}).values()] or [error]
             reason = f"{str(first).splitlines()[0]}, {shutil.disk_usage(self.folder).free >> 20} MiB free"
             remedy = "make room, then start the same command again"
-            raise TrainingError(
-                f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}"
-            ) from error
+            raise TrainingError(f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}") from error
 
     def raise_failure(self) -> None:
         """Learn of a failure soon, not when the next checkpoint is due."""
@@ -824,9 +806,7 @@ class Checkpoints:
             raise UsageError(f"--resume {wanted} is no whole checkpoint; there are {[str(p) for p in whole]}")
         return wanted.removeprefix("none")
 
-    def resume(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup
-    ) -> dict[str, Any]:
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup) -> dict[str, Any]:
         """Load what --resume says, on any number of ranks; where the run stands."""
         path, run, rank = on_rank0(self.choose, control), self.run_state(0, 0), str(dist.get_rank())
         if not path:
@@ -834,9 +814,7 @@ class Checkpoints:
         dcp.load({"run": run}, checkpoint_id=path, process_group=self.group)
         for name, mine in self.about.items():
             if run[name] != mine:
-                raise UsageError(
-                    f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir"
-                )
+                raise UsageError(f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir")
         say(f"resuming from {path}: step {run['step']}, {run['position']} sequences seen, {run['schedule']}")
         weights, moments = dcp_state.get_state_dict(model, optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": moments}
@@ -887,10 +865,7 @@ class Metrics:
             with self.path.open("a") as file:  # JSON knows no NaN
                 file.write(json.dumps({k: v if math.isfinite(v) else None for k, v in line.items()}) + "\n")
         shown = line | {"memory": line["memory"] / 2**30}
-        say(
-            "  ".join(f"{name} {value:.5g}" for name, value in shown.items())
-            + f" (of {self.settings.steps}; GiB)"
-        )
+        say("  ".join(f"{name} {value:.5g}" for name, value in shown.items()) + f" (of {self.settings.steps}; GiB)")
 
 
 def flops_per_token(model: nn.Module, seq_len: int) -> float:

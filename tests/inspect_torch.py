@@ -30,9 +30,7 @@ def module_names():
         except ModuleNotFoundError:
             continue
         yield root
-        for info in pkgutil.walk_packages(
-            getattr(package, "__path__", []), root + ".", onerror=lambda name: None
-        ):
+        for info in pkgutil.walk_packages(getattr(package, "__path__", []), root + ".", onerror=lambda name: None):
             if is_read(info.name):
                 yield info.name
 
@@ -67,10 +65,7 @@ def how_made(cls):
         return "enum"
     if getattr(cls, "_is_protocol", False):
         return "protocol"
-    if any(
-        owner.__module__.startswith("torch._C") or type(owner).__name__ == "pybind11_type"
-        for owner in cls.__mro__
-    ):
+    if any(owner.__module__.startswith("torch._C") or type(owner).__name__ == "pybind11_type" for owner in cls.__mro__):
         return "C++"
     return "exception" if issubclass(cls, BaseException) else ""
 
@@ -149,11 +144,7 @@ def main():
         except ImportError as error:
             failed[name] = str(error)
             continue
-        values = {
-            n: getattr(module, n)
-            for n in {*dir(module), *getattr(module, "__all__", ())}
-            if hasattr(module, n)
-        }
+        values = {n: getattr(module, n) for n in {*dir(module), *getattr(module, "__all__", ())} if hasattr(module, n)}
         offered = {n: value for n, value in values.items() if is_public(module, n, value)}
         public[name] = {n: describe(value) for n, value in offered.items() if not inspect.ismodule(value)}
     version = importlib.import_module("torch").__version__.partition("+")[0]

@@ -577,9 +577,7 @@ def index(tmp_path, monkeypatch):
     for name in names:
         make_wheel(simple / name, name.split("-")[1], SOURCES)
     (simple / "index.html").write_text("".join(f'<a href="{name}">{name}</a>' for name in names))
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder))
-    )
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     use_index(monkeypatch, f"http://127.0.0.1:{server.server_port}/simple")
@@ -768,9 +766,9 @@ def test_a_history_comes_back_from_its_file(tmp_path, two_releases):
     save_history(two_releases, path)
     assert load_history(path) == two_releases
     assert path.read_text() == encode(two_releases)
-    assert [
-        file.name for file in tmp_path.iterdir() if file.suffix == ".json" or file.name.startswith(".")
-    ] == [path.name]
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".json" or file.name.startswith(".")] == [
+        path.name
+    ]
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path, two_releases):

@@ -52,11 +52,7 @@ def notices(release: Release, found: Found, signature: str | None) -> list[Notic
         return [
             *_decorated(release, found),
             *_directives(found.binding.doc, names),
-            *(
-                notice
-                for maker in _makers(found)
-                for notice in _of_function(release, maker, names, found.name)
-            ),
+            *(notice for maker in _makers(found) for notice in _of_function(release, maker, names, found.name)),
         ]
     if isinstance(found.binding, Function):
         return _of_function(release, found, names, found.name)

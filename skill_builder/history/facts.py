@@ -67,9 +67,7 @@ def parameters_of(signature: str) -> tuple[Parameter, ...]:
     positional = [(arg, "POSITIONAL_ONLY") for arg in given.posonlyargs]
     positional += [(arg, "POSITIONAL_OR_KEYWORD") for arg in given.args]
     defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults
-    found = [
-        _parameter(arg, kind, default) for (arg, kind), default in zip(positional, defaults, strict=True)
-    ]
+    found = [_parameter(arg, kind, default) for (arg, kind), default in zip(positional, defaults, strict=True)]
     if given.vararg:
         found.append(_parameter(given.vararg, "VAR_POSITIONAL", None))
     pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)

@@ -178,17 +178,13 @@ class History:
         """
         now = self.snapshot_for(version)
         before = self.snapshots[max(self.snapshots.index(now) - 1, 0)]
-        kept = [
-            (name, locate(before, name), fact) for name, fact in now.facts.items() if fact.kind != "alias"
-        ]
+        kept = [(name, locate(before, name), fact) for name, fact in now.facts.items() if fact.kind != "alias"]
         pairs = [(name, old.fact, fact) for name, old, fact in kept if old and old.fact]
         return ReleaseChanges(
             release=minor(now.version),
             added=self._only_in(now, before),
             removed=self._only_in(before, now),
-            deprecated=tuple(
-                n for n, old, new in pairs if old.deprecated is None and new.deprecated is not None
-            ),
+            deprecated=tuple(n for n, old, new in pairs if old.deprecated is None and new.deprecated is not None),
             added_parameters=tuple(_differing(pairs, lambda old, new: _only_taken_by(new, old))),
             removed_parameters=tuple(_differing(pairs, _only_taken_by)),
             deprecated_parameters=tuple(
@@ -213,9 +209,7 @@ class History:
             HistoryError: The version is older than all covered, or is no version.
         """
         if not re.match(r"\d+\.\d+", version):
-            raise HistoryError(
-                f"version {version!r}", "is not a version of torch", "write it as 2.7 or 2.7.1"
-            )
+            raise HistoryError(f"version {version!r}", "is not a version of torch", "write it as 2.7 or 2.7.1")
         wanted = release_number(version)[:2]
         older = [s for s in self.snapshots if release_number(s.version)[:2] <= wanted]
         if not older:
@@ -256,9 +250,7 @@ class History:
         last = last_true(has)
         return self.releases[last] if last + 1 < len(has) and has[last + 1] is False else None
 
-    def _deprecation(
-        self, located: list[Located | None], said: Callable[[Fact], str | None]
-    ) -> Deprecation | None:
+    def _deprecation(self, located: list[Located | None], said: Callable[[Fact], str | None]) -> Deprecation | None:
         """What the newest release with the object says, and since when without a break."""
         texts = [(i, said(found.fact)) for i, found in enumerate(located) if found and found.fact]
         replacement = texts[-1][1]

@@ -100,9 +100,7 @@ class Release:
                 return self.follow(star, name, seen)
         return None
 
-    def _bound(
-        self, module: str, name: str, binding: Binding, seen: frozenset[tuple[str, str]]
-    ) -> Found | None:
+    def _bound(self, module: str, name: str, binding: Binding, seen: frozenset[tuple[str, str]]) -> Found | None:
         if isinstance(binding, Reference):
             return self.follow(module, binding.target, seen)
         if isinstance(binding, Value):
@@ -115,9 +113,7 @@ class Release:
             return Found(f"{module}.{binding.name}", "")
         return self.follow(binding.module, binding.name, seen)
 
-    def _decorated(
-        self, module: str, name: str, binding: Value, seen: frozenset[tuple[str, str]]
-    ) -> Found | None:
+    def _decorated(self, module: str, name: str, binding: Value, seen: frozenset[tuple[str, str]]) -> Found | None:
         """``old = deprecated("...")(new)``: the new function, decorated."""
         call = binding.value
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Call) or len(call.args) != 1:

@@ -176,9 +176,7 @@ def _fields(members: dict[str, Binding]) -> list[tuple[str, Value]]:
     return [
         (name, member)
         for name, member in members.items()
-        if isinstance(member, Value)
-        and member.annotation
-        and "ClassVar" not in ast.unparse(member.annotation)
+        if isinstance(member, Value) and member.annotation and "ClassVar" not in ast.unparse(member.annotation)
     ]
 
 

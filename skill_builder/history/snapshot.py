@@ -107,9 +107,7 @@ class _Reader:
             starred = self.release.module(star)
             if starred is not None:
                 listed = starred.exports is not None
-                names |= {
-                    name: listed for name in self.release.star_names(starred) if not name.startswith("_")
-                }
+                names |= {name: listed for name in self.release.star_names(starred) if not name.startswith("_")}
         return names
 
     @staticmethod
@@ -136,9 +134,7 @@ class _Reader:
         found = self.release.follow(module.name, name)
         if found is None or isinstance(found.binding, Value):
             return False
-        return isinstance(binding, Reference) and (
-            is_ours(found.module) or is_below(found.module, "torch._C")
-        )
+        return isinstance(binding, Reference) and (is_ours(found.module) or is_below(found.module, "torch._C"))
 
     def besides(self) -> Iterator[tuple[str, str]]:
         """What is there without being offered, and its place."""
@@ -146,9 +142,7 @@ class _Reader:
         for place, found in self.found.items():
             for ancestor in self.release.lineage(found)[1:]:
                 if isinstance(ancestor.binding, Class) and not is_ours(ancestor.module):
-                    yield from (
-                        (f"{self.names[place]}.{m}", f"{ancestor.path}.{m}") for m in _public(ancestor)
-                    )
+                    yield from ((f"{self.names[place]}.{m}", f"{ancestor.path}.{m}") for m in _public(ancestor))
 
     def _imports(self) -> Iterator[tuple[str, str]]:
         for owner in self.modules:
@@ -205,9 +199,7 @@ class _Reader:
         """The public members of a class, but for those that looking in its bases finds all the same."""
         if not isinstance(found.binding, Class):
             return {}
-        lineage = [
-            f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)
-        ]
+        lineage = [f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)]
         facts: dict[str, Fact] = {}
         for member in dict.fromkeys(m for f in lineage for m in _public(f)):
             owner = next(f for f in lineage if member in _public(f))
@@ -220,15 +212,11 @@ class _Reader:
         return facts
 
     def _effective(self, found: Found) -> set[str]:
-        lineage = [
-            f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)
-        ]
+        lineage = [f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)]
         return {member for f in lineage for member in _public(f)}
 
     def _owner(self, found: Found, member: str) -> str:
-        lineage = [
-            f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)
-        ]
+        lineage = [f for f in self.release.lineage(found) if isinstance(f.binding, Class) and is_ours(f.module)]
         return next(f.path for f in lineage if member in _public(f))
 
     def _member(self, name: str, found: Found) -> dict[str, Fact]:
@@ -248,9 +236,7 @@ class _Reader:
         subjects = sorted({notice.subject for notice in said if notice.subject})
         names = [parameter.name for parameter in parameters_of(fact.signature or "")]
         deprecated = self._replacement(found, own, names) if own else None
-        parameters = [
-            (s, self._replacement(found, [n for n in said if n.subject == s], names)) for s in subjects
-        ]
+        parameters = [(s, self._replacement(found, [n for n in said if n.subject == s], names)) for s in subjects]
         return replace(fact, deprecated=deprecated, deprecated_parameters=tuple(parameters))
 
     def _replacement(self, found: Found, said: list[Notice], parameters: list[str]) -> str:

@@ -122,9 +122,7 @@ def _row(history: History, name: str) -> object:
     if all(fact == facts[0] for fact in facts):
         return facts[0]
     return {
-        _range(history.releases, first, last): facts[first]
-        for first, last in _runs(facts)
-        if facts[first] is not None
+        _range(history.releases, first, last): facts[first] for first, last in _runs(facts) if facts[first] is not None
     }
 
 
@@ -170,10 +168,7 @@ def _decoded(document: Mapping[str, Any]) -> History:
             for position, fact in _spread(row, releases):
                 facts[position][f"{module}.{name}" if name else module] = fact
     return History(
-        tuple(
-            Snapshot(version, dict(sorted(said.items())))
-            for version, said in zip(versions, facts, strict=True)
-        )
+        tuple(Snapshot(version, dict(sorted(said.items()))) for version, said in zip(versions, facts, strict=True))
     )
 
 

@@ -39,9 +39,7 @@ def read_release(version: str, *, wheel: Path | None = None, progress: Progress 
         HistoryError: No such release, no package index, a wheel that is damaged or is not of this release.
     """
     if version != "newest" and not _VERSION.fullmatch(version):
-        raise HistoryError(
-            f"version {version!r}", "is not a release of torch", "write it as 2.7, 2.7.1 or newest"
-        )
+        raise HistoryError(f"version {version!r}", "is not a release of torch", "write it as 2.7, 2.7.1 or newest")
     if wheel is not None:
         return _matching(read_wheel(wheel, progress=progress), version, wheel)
     with _downloaded(version, progress) as downloaded:
@@ -59,9 +57,7 @@ def read_wheel(path: Path, *, progress: Progress | None = None) -> Snapshot:
             sources = _Sources(archive)
             return take_snapshot(_version_of(archive, path), Release(sources.read), sources.modules, progress)
     except OSError as error:
-        raise HistoryError(
-            path, f"cannot be read ({error.strerror or error})", "download the wheel again"
-        ) from error
+        raise HistoryError(path, f"cannot be read ({error.strerror or error})", "download the wheel again") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
         raise HistoryError(path, "is a damaged wheel", "download the wheel again") from error
     except SyntaxError as error:
@@ -94,9 +90,7 @@ def _version_of(archive: zipfile.ZipFile, path: Path) -> str:
     """The release, without what a builder adds to it (``2.13.0+cpu``)."""
     for name in archive.namelist():
         if re.fullmatch(r"torch-[^/]+\.dist-info/METADATA", name):
-            return str(HeaderParser().parsestr(archive.read(name).decode("utf-8"))["Version"]).partition("+")[
-                0
-            ]
+            return str(HeaderParser().parsestr(archive.read(name).decode("utf-8"))["Version"]).partition("+")[0]
     raise HistoryError(path, "is not a wheel of torch", "name the file torch-VERSION-....whl")
 
 
@@ -143,9 +137,7 @@ def _download_error(requirement: str, said: str) -> HistoryError:
     offered = re.search(r"from versions: ([^)]*)\)", said)
     if offered and offered[1] != "none":
         newest = ", ".join(offered[1].split(", ")[-3:])
-        return HistoryError(
-            requirement, "is not a release that the package index offers", f"the newest are {newest}"
-        )
+        return HistoryError(requirement, "is not a release that the package index offers", f"the newest are {newest}")
     if offered:
         return HistoryError(
             requirement,

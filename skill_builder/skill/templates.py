@@ -38,9 +38,7 @@ def copy_template(name: str, dest: Path, *, force: bool) -> Path:
     try:
         _write(target, header(source) + (scripts_folder() / source).read_text(encoding="utf-8"))
     except OSError as error:
-        raise SkillError(
-            target, f"cannot be written ({error.strerror})", "give a path that can be written"
-        ) from error
+        raise SkillError(target, f"cannot be written ({error.strerror})", "give a path that can be written") from error
     return target
 
 

@@ -90,8 +90,7 @@ def test_slurm_saves_before_the_end_and_queues_again(tmp_path, environment, sent
     stub(
         tmp_path,
         "srun",
-        f'#!/bin/bash\necho "srun $*" >> {tmp_path}/calls\n'
-        'while [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
+        f'#!/bin/bash\necho "srun $*" >> {tmp_path}/calls\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
     )
     stub(
         tmp_path,

@@ -24,9 +24,7 @@ def test_accelerate_reads_the_configuration(monkeypatch):
     assert config.num_processes == 8
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    arguments, _, _ = _validate_launch_command(
-        launch_command_parser().parse_args(["--config_file", file, "x.py"])
-    )
+    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(["--config_file", file, "x.py"]))
     for name, value in prepare_multi_gpu_env(arguments).items():
         monkeypatch.setenv(name, value)
     plugin = FullyShardedDataParallelPlugin()
@@ -62,9 +60,7 @@ def test_kubernetes_and_kubeflow_know_every_field():
     models = [kubeflow, kubernetes]
     assert unknown_fields(manifest, "KubeflowOrgV1PyTorchJob", "job", models) == []
     manifest["spec"]["elasticPolicy"]["maxRestart"] = "3"
-    assert unknown_fields(manifest, "KubeflowOrgV1PyTorchJob", "job", models) == [
-        "job.spec.elasticPolicy.maxRestart"
-    ]
+    assert unknown_fields(manifest, "KubeflowOrgV1PyTorchJob", "job", models) == ["job.spec.elasticPolicy.maxRestart"]
 
 
 def test_the_manifest_hangs_together():

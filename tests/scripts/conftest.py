@@ -93,9 +93,7 @@ class Ranks:
 
     def task(self, name, folder, *arguments, **settings):
         """Run one of the tasks in run_ranks.py."""
-        answer = self.ask(
-            task=name, folder=str(folder), arguments=[str(a) for a in arguments], settings=settings
-        )
+        answer = self.ask(task=name, folder=str(folder), arguments=[str(a) for a in arguments], settings=settings)
         assert answer["codes"] == [0], answer["output"]
         return answer["result"]
 
@@ -125,9 +123,7 @@ def inputs(tmp_path_factory, server) -> Path:
     (folder / "empty.txt").touch()
     (folder / "bad.jsonl").write_text('{"text": "good"}\n{"txt": "bad"}\n')
     (folder / "latin1.txt").write_bytes("café\n".encode("latin-1"))
-    lines = [
-        f"{a} plus {b} makes {a + b}, and {a} times {b} makes {a * b}.\n" for a in range(6) for b in range(6)
-    ]
+    lines = [f"{a} plus {b} makes {a + b}, and {a} times {b} makes {a * b}.\n" for a in range(6) for b in range(6)]
     (folder / "text.txt").write_text("".join(lines))
     return folder
 
@@ -158,9 +154,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def torchrun(
-    folder: Path, script: str, *arguments, ranks=2, restarts=0, faults=None, launch=("--standalone",)
-):
+def torchrun(folder: Path, script: str, *arguments, ranks=2, restarts=0, faults=None, launch=("--standalone",)):
     """Start a template under the real torchrun; gives the process, its output in `torchrun.log`."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", *launch, f"--nproc-per-node={ranks}"]

@@ -83,11 +83,7 @@ def kill_in_save(module, rank, *, save, on_rank):
         saves.append(1)
         future = inner(self, plan, planner)
         future.wait()
-        if (
-            len(saves) == save
-            and rank == on_rank
-            and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-        ):
+        if len(saves) == save and rank == on_rank and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
             os.kill(os.getpid(), signal.SIGKILL)
         return future
 
@@ -227,9 +223,7 @@ def train_plainly(model, data, *, steps, batch_size, seq_len, lr, warmup, weight
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), foreach=False, fused=False)
     order = []
     for epoch in range(steps * batch_size // len(starts) + 1):
-        order += torch.randperm(
-            len(starts), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-        ).tolist()
+        order += torch.randperm(len(starts), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch)).tolist()
     result = []
     for step in range(1, steps + 1):
         loss_sum, count = 0.0, 0
@@ -278,9 +272,7 @@ def loss_on(folder, text):
     """Mean cross entropy of a folder's model on the bytes of a text."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     pieces = torch.tensor(list(text.encode())).split(65)
-    losses = [
-        model(input_ids=piece[None], labels=piece[None]).loss.item() for piece in pieces if len(piece) == 65
-    ]
+    losses = [model(input_ids=piece[None], labels=piece[None]).loss.item() for piece in pieces if len(piece) == 65]
     return sum(losses) / len(losses)
 
 
@@ -293,8 +285,7 @@ def checkpoint_entries(folder):
 def compare_states(first, second):
     """The tensors of two exported folders that differ in any bit."""
     a, b = (
-        transformers.AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32).state_dict()
-        for f in (first, second)
+        transformers.AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32).state_dict() for f in (first, second)
     )
     return [name for name in a if not torch.equal(a[name], b[name])]
 

@@ -61,7 +61,4 @@ def test_the_export_gives_the_same_logits(undisturbed, server, tmp_path):
 
 
 def test_fsdp1_says_that_it_needs_an_accelerator(server, tmp_path):
-    assert (
-        server.task("fsdp1_offload_message", tmp_path)
-        == "FSDP1's CPUOffload needs an accelerator; there is none"
-    )
+    assert server.task("fsdp1_offload_message", tmp_path) == "FSDP1's CPUOffload needs an accelerator; there is none"

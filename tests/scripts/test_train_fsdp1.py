@@ -18,9 +18,7 @@ FSDP2 = "train_fsdp2.py"
         (2, "model", ["--accumulate", "sharded"]),
     ],
 )
-def test_ten_steps_equal_those_of_one_process(
-    server, arguments, inputs, plain, tmp_path, *, ranks, model, more
-):
+def test_ten_steps_equal_those_of_one_process(server, arguments, inputs, plain, tmp_path, *, ranks, model, more):
     run = server.train(
         SCRIPT, tmp_path, *arguments, "--model", inputs / model, "--steps", 10, *more,
         "--save-every", 0, "--export", "none", ranks=ranks,
@@ -40,9 +38,7 @@ def undisturbed(server, arguments, tmp_path_factory):
 
 
 def test_each_rank_holds_its_share_and_reduces_once_a_step(undisturbed):
-    total = (
-        sum(undisturbed.probe(rank)["total_elements"] for rank in (0, 1)) * 4
-    )  # of a flat parameter's shards
+    total = sum(undisturbed.probe(rank)["total_elements"] for rank in (0, 1)) * 4  # of a flat parameter's shards
     units = 2 + 1  # blocks and root
     for kind, times in (("parameter", 1), ("gradient", 1), ("optimizer", 2)):
         held = [undisturbed.probe(rank)[f"{kind}_bytes"] for rank in (0, 1)]
@@ -71,9 +67,7 @@ def test_stopped_by_a_signal_and_resumed_bit_for_bit(server, arguments, undistur
     ("script", "ranks", "more"),
     [(SCRIPT, 4, ["--strategy", "hybrid", "--replicas", 2]), (SCRIPT, 1, []), (FSDP2, 2, [])],
 )
-def test_resuming_on_other_ranks_and_with_fsdp2(
-    server, arguments, undisturbed, tmp_path, *, script, ranks, more
-):
+def test_resuming_on_other_ranks_and_with_fsdp2(server, arguments, undisturbed, tmp_path, *, script, ranks, more):
     half = undisturbed.folder / "checkpoints" / "step-00000005"
     run = server.train(
         script, tmp_path, *arguments, "--steps", 10, "--resume", half, *more, "--export", "none", ranks=ranks
@@ -94,9 +88,7 @@ def test_random_weights_depend_on_the_seed_and_not_on_the_ranks(server, inputs, 
         2,
     ]
     runs = [
-        server.train(
-            SCRIPT, tmp_path / str(ranks), *arguments, "--save-every", 0, "--export", "none", ranks=ranks
-        )
+        server.train(SCRIPT, tmp_path / str(ranks), *arguments, "--save-every", 0, "--export", "none", ranks=ranks)
         for ranks in (1, 2)
     ]
     assert [run.codes for run in runs] == [[0], [0, 0]], runs

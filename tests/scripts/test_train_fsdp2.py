@@ -31,9 +31,7 @@ SCRIPT = "train_fsdp2.py"
         (2, "model", ["--compile", "--micro-batch", 4]),
     ],
 )
-def test_ten_steps_equal_those_of_one_process(
-    server, inputs, arguments, plain, tmp_path, *, ranks, model, more
-):
+def test_ten_steps_equal_those_of_one_process(server, inputs, arguments, plain, tmp_path, *, ranks, model, more):
     run = server.train(
         SCRIPT, tmp_path, *arguments, "--model", inputs / model, "--steps", 10, *more,
         "--save-every", 0, "--export", "none", ranks=ranks,
@@ -93,9 +91,7 @@ def test_the_export_gives_the_same_logits_and_rotary_tables(undisturbed, server,
     assert error["tables"] >= 1
 
 
-def test_a_signal_to_one_rank_stops_all_and_the_next_run_goes_on_bit_for_bit(
-    server, arguments, undisturbed, tmp_path
-):
+def test_a_signal_to_one_rank_stops_all_and_the_next_run_goes_on_bit_for_bit(server, arguments, undisturbed, tmp_path):
     stop = {"signal_at_step": {"number": "SIGTERM", "step": 5, "on_rank": 1}}
     first = server.train(SCRIPT, tmp_path, *arguments, "--steps", 10, "--save-every", 3, faults=stop)
     assert first.codes == [0, 0], first.outputs
@@ -141,9 +137,7 @@ def test_dropout_is_drawn_as_without_the_stop(server, inputs, tmp_path):
 
 
 def test_frozen_parameters_stay_and_have_no_optimizer_state(server, inputs, arguments, tmp_path):
-    run = server.train(
-        SCRIPT, tmp_path, *arguments, "--steps", 4, "--freeze", "*,!*.q_proj.weight", "--save-every", 2
-    )
+    run = server.train(SCRIPT, tmp_path, *arguments, "--steps", 4, "--freeze", "*,!*.q_proj.weight", "--save-every", 2)
     assert run.codes == [0, 0], run.outputs
     changed = server.task("compare_states", tmp_path, inputs / "model", tmp_path / "checkpoints" / "export")
     assert changed == [f"model.layers.{i}.self_attn.q_proj.weight" for i in (0, 1)]
@@ -166,9 +160,7 @@ def test_random_weights_depend_on_the_seed_and_not_on_the_ranks(server, inputs, 
         2,
     ]
     runs = [
-        server.train(
-            SCRIPT, tmp_path / str(ranks), *arguments, "--save-every", 0, "--export", "none", ranks=ranks
-        )
+        server.train(SCRIPT, tmp_path / str(ranks), *arguments, "--save-every", 0, "--export", "none", ranks=ranks)
         for ranks in (1, 2, 4)
     ]
     assert [run.codes for run in runs] == [[0] * ranks for ranks in (1, 2, 4)], runs
@@ -179,10 +171,7 @@ def test_random_weights_depend_on_the_seed_and_not_on_the_ranks(server, inputs, 
 def test_a_module_that_the_initialiser_forgets_is_found(server, tmp_path):
     run = server.train(SCRIPT, tmp_path, faults={"uninitialised_norm": {}})
     assert run.codes == [1, 1]
-    assert (
-        "9 tensors are NaN or were never filled, first model.layers.0.input_layernorm.weight"
-        in run.outputs[0]
-    )
+    assert "9 tensors are NaN or were never filled, first model.layers.0.input_layernorm.weight" in run.outputs[0]
 
 
 def test_json_lines_are_read_with_the_models_tokenizer_which_travels_on(server, inputs, tmp_path):
@@ -263,10 +252,7 @@ def test_started_without_torchrun(tmp_path):
     command = [sys.executable, SCRIPTS / SCRIPT]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "train_fsdp2.py: not started by torchrun; `torchrun --nproc-per-node 2 train_fsdp2.py` does\n"
-    )
+    assert done.stderr == "train_fsdp2.py: not started by torchrun; `torchrun --nproc-per-node 2 train_fsdp2.py` does\n"
 
 
 def test_more_ranks_than_gpus(server, tmp_path):
@@ -300,9 +286,7 @@ def test_more_ranks_than_gpus(server, tmp_path):
         (1, ["--data", "in/latin1.txt"], "'utf-8' codec can't decode byte 0xe9 in position 3"),
     ],
 )  # fmt: skip
-def test_what_a_person_can_mend_is_said_in_one_line_on_rank_0(
-    server, inputs, tmp_path, *, code, more, message
-):
+def test_what_a_person_can_mend_is_said_in_one_line_on_rank_0(server, inputs, tmp_path, *, code, more, message):
     (tmp_path / "in").symlink_to(inputs)
     run = server.train(SCRIPT, tmp_path, *more)
     assert run.codes == [code, code], run.outputs
@@ -320,9 +304,7 @@ def test_what_a_person_can_mend_is_said_in_one_line_on_rank_0(
         (["--seed", 1], "another data"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(
-    server, inputs, arguments, undisturbed, tmp_path, *, more, about
-):
+def test_a_checkpoint_of_something_else_is_refused(server, inputs, arguments, undisturbed, tmp_path, *, more, about):
     more = [inputs / "deep" if word == "deep" else word for word in more]
     checkpoint = undisturbed.folder / "checkpoints" / "step-00000009"
     run = server.train(SCRIPT, tmp_path, *arguments, "--resume", checkpoint, *more)
@@ -334,10 +316,7 @@ def test_resume_none_does_not_write_over_an_earlier_run(server, arguments, undis
     shutil.copytree(undisturbed.folder / "checkpoints", tmp_path / "checkpoints")
     run = server.train(SCRIPT, tmp_path, *arguments, "--resume", "none")
     assert run.codes == [2, 2]
-    assert (
-        "--resume none, but checkpoints/step-00000010 is there; give another --checkpoint-dir\n"
-        in run.outputs[0]
-    )
+    assert "--resume none, but checkpoints/step-00000010 is there; give another --checkpoint-dir\n" in run.outputs[0]
 
 
 def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(server, arguments, undisturbed, tmp_path):
@@ -370,9 +349,7 @@ def test_a_loss_that_is_not_finite_can_be_skipped(server, arguments, tmp_path):
     assert [line.get("skipped") for line in run.metrics] == [None, 1, None]
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_the_last_whole_one_named(
-    server, arguments, tmp_path
-):
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_the_last_whole_one_named(server, arguments, tmp_path):
     """A limit on the size of files stands in for a full disk: writing fails in the middle of the file."""
     first = server.train(SCRIPT, tmp_path, *arguments, "--steps", 2, "--save-every", 2, "--export", "none")
     assert first.codes == [0, 0], first.outputs

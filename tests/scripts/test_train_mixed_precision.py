@@ -65,9 +65,7 @@ def test_ten_steps_in_fp32_equal_those_of_one_process(server, arguments, plain, 
         ),
     ],
 )
-def test_the_types_are_those_of_the_policy_and_the_drift_is_small(
-    server, arguments, tmp_path, more, expected
-):
+def test_the_types_are_those_of_the_policy_and_the_drift_is_small(server, arguments, tmp_path, more, expected):
     settings = ["--steps", 3, "--save-every", 0, "--export", "none", "--drift-steps", 3]
     run = server.train(SCRIPT, tmp_path, *arguments, *more, *settings)
     assert run.codes == [0, 0], run.outputs

@@ -58,9 +58,7 @@ def test_a_link_to_nowhere_is_something_too(tmp_path):
 def test_an_unknown_name_lists_the_known_ones(tmp_path):
     with pytest.raises(SkillError) as raised:
         copy_template("fsdp3", tmp_path, force=False)
-    assert str(raised.value) == (
-        "fsdp3: no such template; take one of fsdp1, fsdp2, mixed_precision, cpu_offload"
-    )
+    assert str(raised.value) == ("fsdp3: no such template; take one of fsdp1, fsdp2, mixed_precision, cpu_offload")
 
 
 def test_a_missing_folder_is_named(tmp_path):
