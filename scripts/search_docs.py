@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Search this skill's guides and the official PyTorch documentation in it.
 
-usage: search_docs.py [--budget TOKENS] [--limit N] [--category C] [--json] -- QUERY
+usage: search_docs.py [--budget TOKENS] [--limit N] [--category C] [--torch VERSION] [--json] -- QUERY
 
 QUERY is a question in your own words, an error message, a whole log, or the name of an object; - reads it from
 standard input. The best passages come first, each with its file and its official URL.
@@ -9,6 +9,7 @@ standard input. The best passages come first, each with its file and its officia
   --budget TOKENS  tokens to print at most, counted as 4 characters each (default 1500)
   --limit N        results to print at most (default 12)
   --category C     only this category, such as fsdp2, checkpoint or guides
+  --torch VERSION  mark what this release lacks (default: the torch beside this Python, if there is one)
   --json           print JSON
   -h, --help       print this
 
@@ -202,8 +203,8 @@ def focus(query: str) -> str:
 
 # --- index -----------------------------------------------------------------------------------------------------
 
-INDEX_FORMAT = 6
-TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "pages", "anchors", "idf", "terms")
+INDEX_FORMAT = 7
+TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "pages", "anchors", "releases", "idf", "terms")
 NUMBERS = (
     "kind",
     "category",
@@ -261,7 +262,8 @@ class Index:
     def _read(self, catalog: str, numbers: bytes, postings: bytes) -> None:
         *columns, terms = catalog.split(RECORD)
         texts = [column.split(FIELD) for column in columns]
-        about, self.files, self.categories, self.kinds, pairs, self.titles, self._pages, self._anchors, idf = texts
+        about, self.files, self.categories, self.kinds, pairs, self.titles, self._pages, self._anchors, *rest = texts
+        self._releases, idf = rest
         self.version, self.k1, self.b, mean = about[0], *map(float, about[1:])
         self.synonyms = dict(zip(pairs[::2], pairs[1::2]))
         self.idf = list(map(float, idf))
@@ -333,6 +335,11 @@ class Index:
     def url(self, section: int) -> str:
         """The official URL of a section, or a guide's file and heading."""
         return f"{self._pages[self._page[section]]}#{self._anchors[section] or self.titles[section]}"
+
+    def availability(self, section: int) -> list[str]:
+        """Since and until when torch has an object, what replaces it later and earlier, and its later parameters."""
+        words = self._releases[section].split(" ")
+        return ["" if word == "-" else word for word in words] if len(words) == 5 else [""] * 5
 
     def read(self, passage: int) -> str:
         """A passage's text, or where to read it if the skill has no room for it."""
@@ -506,6 +513,43 @@ def nearest(name: str, names: list[str], count: int) -> list[str]:
     return get_close_matches(name.lower().rpartition(".")[2], sorted(set(names)), n=count, cutoff=0.84)
 
 
+# --- releases --------------------------------------------------------------------------------------------------
+
+
+def installed_torch() -> str:
+    """The version of the torch beside this Python, by the name of its metadata; empty if there is none."""
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith("torch-") and name.endswith(".dist-info"):
+                return name[len("torch-") : -len(".dist-info")]
+    return ""
+
+
+def release_number(version: str) -> tuple[int, ...]:
+    """``(2, 7)`` of ``2.7``, ``2.7.1`` and ``2.7.1+cu128``; empty if that is no version."""
+    parts = version.partition("+")[0].split(".")[:2]
+    return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdigit() for part in parts) else ()
+
+
+def lacking(index: Index, section: int, torch: str) -> str:
+    """What a release of torch lacks of an object, and what it has instead; empty if nothing."""
+    since, until, instead, before, parameters = index.availability(section)
+    release = release_number(torch)
+    if not release:
+        return ""
+    if since and release_number(since) > release:
+        return f"{f'Use `{before}`: ' if before else ''}torch {torch} lacks this, which is new in {since}."
+    if until and release_number(until) < release:
+        return f"{f'Use `{instead}`: ' if instead else ''}torch {torch} lacks this; the last with it is {until}."
+    pairs = (pair.split("=") for pair in parameters.split(",") if pair)
+    newer = [f"`{name}` (new in {first})" for name, first in pairs if release_number(first) > release]
+    return f"torch {torch} lacks its {', '.join(newer)}." if newer else ""
+
+
 # --- what is shown ---------------------------------------------------------------------------------------------
 
 
@@ -526,7 +570,13 @@ def tokens(text: str) -> int:
 
 
 def search(
-    index: Index, query: str, *, budget: int = DEFAULT_BUDGET, limit: int = DEFAULT_LIMIT, category: str | None = None
+    index: Index,
+    query: str,
+    *,
+    budget: int = DEFAULT_BUDGET,
+    limit: int = DEFAULT_LIMIT,
+    category: str | None = None,
+    torch: str = "",
 ) -> list[Result]:
     """The best passages for a query, best first.
 
@@ -536,6 +586,7 @@ def search(
         budget: Upper limit for the tokens of all texts together.
         limit: Upper limit for the number of results.
         category: Only sections of this category.
+        torch: The release of which a text says first what it lacks.
 
     Returns:
         Results whose texts fit the budget; where even the best passage does not, its beginning.
@@ -545,12 +596,15 @@ def search(
         wanted = index.categories.index(category)
         scores = {p: score for p, score in scores.items() if index.category[index.section[p]] == wanted}
     order = sorted(scores, key=lambda p: (-scores[p], p))
-    runs = choose(index, order, scores, budget, limit)
+    sections = {index.section[passage] for passage in order}
+    remarks = {section: remark for section in sections if (remark := lacking(index, section, torch))} if torch else {}
     results = []
-    for first, last in runs:
-        text = "\n\n".join(index.read(passage) for passage in range(first, last + 1))
+    for first, last in choose(index, order, scores, remarks, budget=budget, limit=limit):
+        section = index.section[first]
+        texts = [remarks[section]] if section in remarks else []
+        texts += map(index.read, range(first, last + 1))
         results.append(
-            Result(index.section[first], first, last, max(map(scores.__getitem__, range(first, last + 1))), text)
+            Result(section, first, last, max(map(scores.__getitem__, range(first, last + 1))), "\n\n".join(texts))
         )
     if not results and order:
         best = order[0]
@@ -559,7 +613,9 @@ def search(
     return results
 
 
-def choose(index: Index, order: list[int], scores: dict[int, float], budget: int, limit: int) -> list[list[int]]:
+def choose(
+    index: Index, order: list[int], scores: dict[int, float], remarks: dict[int, str], *, budget: int, limit: int
+) -> list[list[int]]:
     """Which passages are shown: runs of neighbours of one section, each by its first and last passage.
 
     The best sections come first, with what stands around their best passage, up to ``WINDOWS``; then whatever else
@@ -581,11 +637,12 @@ def choose(index: Index, order: list[int], scores: dict[int, float], budget: int
             if text in shown or (windows and of_section):
                 continue
             beside = next((run for run in of_section if passage in (run[0] - 1, run[1] + 1)), None)
-            if cost(passage) > budget or (beside is None and len(runs) >= limit):
-                misses += cost(passage) > budget
+            price = cost(passage) + (tokens(remarks[section]) + 1 if section in remarks and beside is None else 0)
+            if price > budget or (beside is None and len(runs) >= limit):
+                misses += price > budget
                 continue
             shown.add(text)
-            budget -= cost(passage)
+            budget -= price
             if beside is not None:
                 beside[:] = [min(beside[0], passage), max(beside[1], passage)]
                 continue
@@ -617,10 +674,11 @@ def as_json(index: Index, query: str, results: list[Result]) -> str:
         first, last = index.first[result.first], index.last[result.last]
         file = quoted(index.files[index.file[result.first]]) if first else "null"
         category = quoted(index.categories[index.category[result.section]])
+        since, until = (quoted(release) if release else "null" for release in index.availability(result.section)[:2])
         found.append(
             f'{{"title": {quoted(index.heading(result.section))}, "url": {quoted(index.url(result.section))}, '
             f'"file": {file}, "lines": [{first}, {last}], "category": {category}, "score": {result.score:.4f}, '
-            f'"tokens": {tokens(result.text)}, "since": null, "until": null, "text": {quoted(result.text)}}}'
+            f'"tokens": {tokens(result.text)}, "since": {since}, "until": {until}, "text": {quoted(result.text)}}}'
         )
     total = sum(tokens(result.text) for result in results)
     return f'{{"query": {quoted(query)}, "results": [{", ".join(found)}], "tokens": {total}}}'
@@ -632,7 +690,9 @@ def as_text(index: Index, results: list[Result]) -> str:
     for result in results:
         first, last = index.first[result.first], index.last[result.last]
         place = f"references/{index.files[index.file[result.first]]}:{first}-{last}  " if first else ""
-        blocks.append(f"=== {index.heading(result.section)}\n{place}{index.url(result.section)}\n\n{result.text}\n")
+        since = index.availability(result.section)[0]
+        title = index.heading(result.section) + (f" (since {since})" if since else "")
+        blocks.append(f"=== {title}\n{place}{index.url(result.section)}\n\n{result.text}\n")
     return "\n".join(blocks)
 
 
@@ -655,6 +715,7 @@ class Options:
         self.budget = DEFAULT_BUDGET
         self.limit = DEFAULT_LIMIT
         self.category: str | None = None
+        self.torch: str | None = None
         self.json = False
         self.help = False
         words = list(arguments)
@@ -663,7 +724,7 @@ class Options:
             if option == "--":
                 break
             name, equals, value = option.partition("=")
-            if name in ("--budget", "--limit", "--category"):
+            if name in ("--budget", "--limit", "--category", "--torch"):
                 self._set(name, value if equals else words.pop(0) if words else "")
             elif option == "--json":
                 self.json = True
@@ -681,6 +742,11 @@ class Options:
     def _set(self, name: str, value: str) -> None:
         if name == "--category":
             self.category = value
+            return
+        if name == "--torch":
+            if not release_number(value):
+                raise Usage(f"--torch wants a release such as 2.7, not {value!r}")
+            self.torch = value
             return
         if not (value.isascii() and value.isdigit() and int(value) > 0):
             raise Usage(f"{name} wants a whole number of at least 1, not {value!r}")
@@ -715,13 +781,19 @@ def main(arguments: list[str] | None = None, skill: str = SKILL) -> int:
         query = read_query(options.query)
         index = Index(skill)
         options.check(index)
-        results = search(index, query, budget=options.budget, limit=options.limit, category=options.category)
+        torch = installed_torch() if options.torch is None else options.torch
+        results = search(
+            index, query, budget=options.budget, limit=options.limit, category=options.category, torch=torch
+        )
     except Usage as error:
         print(f"search_docs.py: {error}", file=sys.stderr)
         return 2
     except BrokenSkill as error:
         print(f"search_docs.py: {error}; install the skill again, or rebuild it with fsdp-skill build", file=sys.stderr)
         return 2
+    if torch and options.torch is None and release_number(torch) != release_number(index.version):
+        note = f"beside this Python is torch {torch}, the documentation is of {index.version}; what it lacks is marked"
+        print(f"search_docs.py: {note}", file=sys.stderr)
     if options.json:
         print(as_json(index, query, results))
     elif results:

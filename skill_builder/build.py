@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from skill_builder import __version__
+from skill_builder.corpus.availability import contradictions, with_availability
 from skill_builder.corpus.parse import parse_page
 from skill_builder.corpus.references import References, write_references
 from skill_builder.errors import CoverageError, SiteUnreachable, SourceError, TorchUnusable
+from skill_builder.history import load_history
 from skill_builder.index.build import Entry, build_index, hint_entries, index_entry, load_search
 from skill_builder.index.passages import cut_guide, cut_references, left_out
 from skill_builder.index.thesaurus import load_thesaurus
@@ -75,6 +77,12 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
     source, reason = reach_source(request, progress)
     hashes, sections = parse_pages(source.pages, request.scope, progress)
     missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing)
+    history = load_history()
+    sections = with_availability(sections, history, source.version)
+    for name in contradictions(sections, history, source.version):
+        source.notes.append(
+            f"{name} is documented, but torch {source.version} does not have it: see fsdp-skill history"
+        )
     references = write_references(sections, request.scope, source.version)
     hand_written = read_hand_written(sources())
     files = {

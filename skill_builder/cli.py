@@ -17,9 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from skill_builder import records
 from skill_builder.build import BuildReport, BuildRequest, build_skill
 from skill_builder.errors import BuilderError
+from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
+from skill_builder.history.guide import with_tables
 from skill_builder.index.build import load_search
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
+from skill_builder.skill.templates import copy_template
 from skill_builder.skill.validate import Finding, validate
 
 P = ParamSpec("P")
@@ -145,6 +148,34 @@ def search(arguments: tuple[str, ...], skill: Path) -> None:
     """Search a built skill; takes the options of scripts/search_docs.py, and --dir DIR."""
     module = load_search(sources() / "scripts")
     sys.exit(module.main(list(arguments), skill=str(skill)))
+
+
+@main.command()
+@click.argument("name", metavar="NAME")
+@click.argument("dest", metavar="DEST", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Overwrite what is there.")
+@told
+def template(name: str, dest: Path, *, force: bool) -> None:
+    """Copy a training template: fsdp2, fsdp1, mixed_precision or cpu_offload, to the file or folder DEST."""
+    click.echo(copy_template(name, dest, force=force))
+
+
+@main.command()
+@click.argument("releases", metavar="[RELEASE]...", nargs=-1)
+@click.option("--wheel", type=click.Path(path_type=Path), help="The release's wheel, if it is at hand.")
+@told
+def history(releases: tuple[str, ...], wheel: Path | None) -> None:
+    """Read torch releases, such as 2.14 or 2.14.1, into the history (default: the newest), and renew its guide."""
+    if wheel is not None and len(releases) != 1:
+        raise click.UsageError("--wheel is of one release: name it")
+    known = load_history()
+    with progress() as report_progress:
+        for release in releases or ("newest",):
+            known = add_release(known, release, wheel=wheel, progress=report_progress)
+    save_history(known)
+    guide = sources() / "references" / "guide-versions.md"
+    guide.write_text(with_tables(guide.read_text(encoding="utf-8"), known), encoding="utf-8")
+    click.echo(f"{HISTORY_FILE}: torch {', '.join(known.versions)}")
 
 
 @contextmanager

@@ -59,6 +59,31 @@ class CodeLink:
 
 
 @dataclass(frozen=True, slots=True)
+class Availability:
+    """Which releases of torch have an object and its parameters, as far as that is not all that are covered.
+
+    Releases are written as ``2.7``; None and nothing stand for "in all releases covered".
+    """
+
+    since: str | None = None
+    """The first release with the object."""
+    until: str | None = None
+    """The last release with it."""
+    removed: str | None = None
+    """The first release without it."""
+    deprecated: str | None = None
+    """The first release that says not to use it; the empty string if all releases covered do."""
+    instead: str | None = None
+    """What to write in place of a removed or deprecated object."""
+    before: str | None = None
+    """What releases before ``since`` have in its place."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Parameters that came later than the object: name and first release."""
+    defaults: tuple[tuple[str, str, str | None, str | None], ...] = ()
+    """Defaults that changed: parameter, release, the default from it on and the one before; None if required."""
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One heading, or one documented object, with the text that is its own.
 
@@ -83,6 +108,7 @@ class Section:
     anchors: tuple[str, ...] = ()
     """Further anchors on the same page that lead here, such as ``module-torch.distributed.fsdp``."""
     code: CodeLink | None = None
+    availability: Availability | None = None
 
     @property
     def page(self) -> str:

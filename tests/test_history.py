@@ -27,7 +27,9 @@ from skill_builder.history import (
     save_history,
 )
 from skill_builder.history.facts import parameters_of
+from skill_builder.history.guide import with_tables
 from skill_builder.history.storage import encode
+from skill_builder.skill.assemble import sources
 
 FSDP = "torch.distributed.fsdp"
 COMPOSABLE = "torch.distributed._composable.fsdp"
@@ -811,3 +813,13 @@ def test_the_committed_file_is_compact_and_what_saving_it_would_give(history):
     assert text == encode(history)
     assert len(text) < 400_000
     assert history.releases[0] == "2.4"
+
+
+def test_the_guide_to_versions_has_the_tables_of_the_history(history):
+    guide = sources() / "references" / "guide-versions.md"
+    assert guide.read_text(encoding="utf-8") == with_tables(guide.read_text(encoding="utf-8"), history)
+
+
+def test_a_guide_without_the_tables_heading_is_refused(history):
+    with pytest.raises(ValueError, match="no line '## What each release brought'"):
+        with_tables("# Versions\n", history)

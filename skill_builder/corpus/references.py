@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from skill_builder.corpus.availability import label
 from skill_builder.errors import OverBudget
 from skill_builder.fragments import Fragments
 from skill_builder.records import Section
@@ -196,11 +197,15 @@ def _file(
         markdown, notes = _reword(section.markdown)
         if notes:
             reworded[section.url] = notes
-        lines = [_heading(section), "", *links.shorten(markdown, section).split("\n"), ""]
+        lines = [_heading(section), ""]
+        if section.availability:
+            lines += [label(section.availability), ""]
+        if markdown:
+            lines += [*links.shorten(markdown, section).split("\n"), ""]
         if section.code:
             line = f":{section.code.line}" if section.code.line else ""
             lines += [f"Code: `{section.code.file}{line}`", ""]
-        blocks.append((section, lines if markdown or section.code else lines[:2]))
+        blocks.append((section, lines))
     head = _head(category, version, [note for notes in reworded.values() for note in notes])
     contents = _contents(blocks, offset=len(head))
     number = len(head) + len(contents) + 1

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from skill_builder.history.answers import Change, Deprecation, ObjectHistory, ParameterHistory, ReleaseChanges
 from skill_builder.history.facts import Fact, Parameter, Snapshot
-from skill_builder.history.query import History
+from skill_builder.history.query import History, release_number
 from skill_builder.history.storage import HISTORY_FILE, load_history, save_history
 from skill_builder.history.wheels import read_release, read_wheel
 from skill_builder.records import Progress
@@ -39,6 +39,7 @@ __all__ = [
     "load_history",
     "read_release",
     "read_wheel",
+    "release_number",
     "save_history",
 ]
 

@@ -1,6 +1,6 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 6, a JSON object:
+Format 7, a JSON object:
 
 - ``format``, ``about``;
 - ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
@@ -8,7 +8,9 @@ Format 6, a JSON object:
 - the catalog is a text: the columns that ``TEXTS`` names, divided by ``RECORD``, in each its texts, divided by
   ``FIELD``. ``about`` has the documentation's version, rank-bm25's parameters ``k1`` and ``b``, and the mean length of
   an entry in terms; ``synonyms`` a phrase and its words in turn; ``titles`` and ``anchors`` are the sections', the
-  anchor left empty where it is the title; ``terms`` are sorted; ``idf`` is rank-bm25's weight of a term that so many
+  anchor left empty where it is the title; ``releases`` says, where there is something to say, since and until when
+  torch has the section's object, what replaces it in later releases and in earlier ones, and its later parameters
+  (``2.7 - - old.name mesh=2.9,group=2.10``); ``terms`` are sorted; ``idf`` is rank-bm25's weight of a term that so many
   entries have;
 - the numbers are the columns that ``NUMBERS`` names, each its length and its values, two bytes each: for each section
   ``kind``, ``category``, ``page`` (one of ``pages``), ``parents`` (its own number where there is none) and
@@ -39,7 +41,7 @@ from types import MappingProxyType, ModuleType
 from rank_bm25 import BM25Okapi
 
 from skill_builder.index.thesaurus import Thesaurus
-from skill_builder.records import Passage, Section
+from skill_builder.records import Availability, Passage, Section
 
 TITLE_WEIGHT = 2
 """A word of the section's title counts as often as this many in the text; of the titles around it, once."""
@@ -129,6 +131,7 @@ def build_index(
         "titles": (section.title for section in rows),
         "pages": pages,
         "anchors": (anchor if (anchor := section.url.partition("#")[2]) != section.title else "" for section in rows),
+        "releases": (_releases(section.availability) for section in rows),
         "terms": terms,
         "idf": _idf_by_frequency(scorer, entries),
     }
@@ -154,6 +157,14 @@ def build_index(
         "postings": _packed(b"".join(postings), search.LETTERS),
     }
     return json.dumps(index, indent=0) + "\n"
+
+
+def _releases(found: Availability | None) -> str:
+    if found is None:
+        return ""
+    parameters = ",".join(f"{name}={release}" for name, release in found.parameters)
+    words = (found.since, found.until, found.instead if found.until else None, found.before, parameters)
+    return " ".join((word or "-").replace(" ", "_") for word in words)
 
 
 def _used(entries: Iterable[Entry], by_url: dict[str, Section]) -> list[str]:

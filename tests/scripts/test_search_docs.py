@@ -200,3 +200,59 @@ def test_the_script_runs_on_other_pythons(built_skill, version):
 
 def works(python):
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+
+
+def version_of(skill):
+    return SEARCH.Index(str(skill)).version
+
+
+def test_a_result_says_since_when_torch_has_it(run):
+    found = results(run("--json", "--", "torch.distributed.fsdp.FSDPModule.set_reshard_after_forward"))[0]
+    assert (found["since"], found["until"]) == ("2.8", None)
+    assert b"(since 2.8)" in run("--", "set_reshard_after_forward").stdout
+    assert results(run("--json", "--", "torch.distributed.barrier"))[0]["since"] is None
+
+
+@pytest.mark.parametrize(
+    ("release", "name", "remark"),
+    [
+        ("2.7", "set_reshard_after_forward", "torch 2.7 lacks this, which is new in 2.8."),
+        (
+            "2.7.1+cu128",
+            "set_gradient_divide_factor",
+            "Use `torch.distributed.fsdp.FSDPModule.set_reduce_scatter_divide_factor`: "
+            "torch 2.7.1+cu128 lacks this, which is new in 2.8.",
+        ),
+        (
+            "2.5",
+            "fully_shard",
+            "Use `torch.distributed._composable.fsdp.fully_shard`: torch 2.5 lacks this, which is new in 2.6.",
+        ),
+        ("2.6", "fully_shard", "torch 2.6 lacks its `ignored_params` (new in 2.7), `dp_mesh_dims` (new in 2.12)."),
+    ],
+)
+def test_what_a_release_lacks_comes_first(run, release, name, remark):
+    done = run("--json", "--torch", release, "--", name)
+    assert results(done)[0]["text"].startswith(remark + "\n\n")
+    assert json.loads(done.stdout)["tokens"] <= 1500
+
+
+def test_a_release_that_has_it_all_has_no_remarks(run):
+    assert b" lacks " not in run("--torch", "2.13", "--", "fully_shard").stdout
+
+
+def test_the_torch_beside_python_is_taken_without_asking(built_skill, tmp_path):
+    (tmp_path / "torch-2.7.1+cu128.dist-info").mkdir()
+    command = [sys.executable, "-S", str(built_skill / "scripts" / "search_docs.py"), "--", "set_reshard_after_forward"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path)})
+    assert "torch 2.7.1+cu128 lacks this" in done.stdout
+    assert done.stderr == (
+        "search_docs.py: beside this Python is torch 2.7.1+cu128, the documentation is of "
+        f"{version_of(built_skill)}; what it lacks is marked\n"
+    )
+
+
+def test_torch_wants_a_release(run):
+    done = run("--torch", "two", "--", "fully_shard")
+    assert done.returncode == 2
+    assert b"--torch wants a release such as 2.7, not 'two'" in done.stderr
