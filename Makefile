@@ -1,6 +1,6 @@
 # make skill   build dist/pytorch-fsdp/ and search it (SOURCE=auto|site|installed, URL=BASE for a mirror)
 # make test    everything that CI checks
-# make check   formatter, linter, types; make fix mends what they can
+# make check   formatter, linter, types; make fix mends what they can, and renews the index over the guides
 # make bench   side by side with other tools
 SOURCE ?= auto
 URL ?=
@@ -25,6 +25,7 @@ check: .venv/installed
 fix: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/fsdp-skill index
 
 bench: .venv/installed .venv-seekers/installed
 	$(BIN)/python -m benchmarks

@@ -791,7 +791,8 @@ def main(arguments: list[str] | None = None, skill: str = SKILL) -> int:
     except BrokenSkill as error:
         print(f"search_docs.py: {error}; install the skill again, or rebuild it with fsdp-skill build", file=sys.stderr)
         return 2
-    if torch and options.torch is None and release_number(torch) != release_number(index.version):
+    documented = release_number(index.version)
+    if torch and options.torch is None and documented and documented != release_number(torch):
         note = f"beside this Python is torch {torch}, the documentation is of {index.version}; what it lacks is marked"
         print(f"search_docs.py: {note}", file=sys.stderr)
     if options.json:

@@ -19,7 +19,7 @@ from skill_builder import __version__
 from skill_builder.corpus.availability import contradictions, with_availability
 from skill_builder.corpus.parse import parse_page
 from skill_builder.corpus.references import References, write_references
-from skill_builder.errors import CoverageError, SiteUnreachable, SourceError, TorchUnusable
+from skill_builder.errors import CoverageError, SiteUnreachable, SkillError, SourceError, TorchUnusable
 from skill_builder.history import load_history
 from skill_builder.index.build import Entry, build_index, hint_entries, index_entry, load_search
 from skill_builder.index.passages import cut_guide, cut_references, left_out
@@ -247,6 +247,27 @@ def index_all(
     search = load_search(sources() / "scripts")
     entries, sections = index_entries(references, guides, search.tokenize, progress)
     return build_index(entries, sections, version, search, load_thesaurus().terms)
+
+
+def write_guide_index(root: Path) -> Path:
+    """Write the index over the guides alone, with which a checkout is a working skill.
+
+    Args:
+        root: The folder with the hand-written files.
+
+    Returns:
+        The file, ``references/index.json``.
+
+    Raises:
+        SkillError: A file cannot be read or written.
+    """
+    target = root / INDEX_FILE
+    text = index_all(References({}, (), (), ()), read_hand_written(root).guides, "")
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SkillError(target, f"cannot be written ({error.strerror})", "make it writable") from error
+    return target
 
 
 def index_entries(

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from skill_builder import records
-from skill_builder.build import BuildReport, BuildRequest, build_skill
+from skill_builder.build import BuildReport, BuildRequest, build_skill, write_guide_index
 from skill_builder.errors import BuilderError
 from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
 from skill_builder.history.guide import with_tables
@@ -161,6 +161,13 @@ def template(name: str, dest: Path, *, force: bool) -> None:
 
 
 @main.command()
+@told
+def index() -> None:
+    """Renew the index over the guides, with which a checkout is a working skill without a build."""
+    click.echo(write_guide_index(sources()))
+
+
+@main.command()
 @click.argument("releases", metavar="[RELEASE]...", nargs=-1)
 @click.option("--wheel", type=click.Path(path_type=Path), help="The release's wheel, if it is at hand.")
 @told
@@ -175,6 +182,7 @@ def history(releases: tuple[str, ...], wheel: Path | None) -> None:
     save_history(known)
     guide = sources() / "references" / "guide-versions.md"
     guide.write_text(with_tables(guide.read_text(encoding="utf-8"), known), encoding="utf-8")
+    write_guide_index(sources())
     click.echo(f"{HISTORY_FILE}: torch {', '.join(known.versions)}")
 
 

@@ -73,11 +73,11 @@ def with_references(skill_md: str, files: Mapping[str, str], scope: Scope, versi
         raise SkillError("SKILL.md", f"the heading {REFERENCES_HEADING!r} is missing", "restore it from the repository")
     _, next_heading, after = rest.partition("\n## ")
     rows = [
-        f"| `references/{category.file}` | {category.about} |"
+        f"| {category.about} | `references/{category.file}` |"
         for category in scope.categories
         if category.file in files
     ]
-    table = "\n".join(["| file | what is in it |", "| --- | --- |", *rows])
+    table = "\n".join(["| what is in it | read |", "| --- | --- |", *rows])
     text = f"The pages of PyTorch {version}, each section with its official URL.\n\n{table}\n"
     return f"{before}{heading}\n{text}{next_heading}{after}"
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from rank_bm25 import BM25Okapi
 
+from skill_builder.build import write_guide_index
 from skill_builder.index.build import K1, B, Entry, build_index, index_entry, load_search
 from skill_builder.records import Passage, Section
 from skill_builder.skill.assemble import sources
@@ -96,3 +98,14 @@ def test_an_entry_has_the_words_of_its_text_and_titles():
     assert index_entry(passage, SEARCH.tokenize) == Entry(
         "u", ("shard", "fully_shard", "ful", "shard", "fully_shard", "ful", "shard", "pag"), passage
     )
+
+
+def test_the_index_over_the_guides_that_is_committed_is_fresh(tmp_path):
+    (tmp_path / "references").mkdir()
+    shutil.copy(sources() / "SKILL.md", tmp_path)
+    for guide in (sources() / "references").glob("guide-*.md"):
+        shutil.copy(guide, tmp_path / "references")
+    fresh = write_guide_index(tmp_path).read_text("utf-8")
+    assert (sources() / "references" / "index.json").read_text("utf-8") == fresh, "run `make fix`"
+    answer = SEARCH.search(SEARCH.Index(str(sources())), "the order of calls with fully_shard")
+    assert answer[0].text

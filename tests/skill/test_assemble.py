@@ -118,10 +118,10 @@ def test_skill_md_gets_a_table_of_the_references_that_are_there():
     assert with_references(source, {"docs-rpc.md": "", "docs-fsdp2.md": ""}, SCOPE, "2.13") == (
         "# T\n\n## Official documentation\n\n"
         "The pages of PyTorch 2.13, each section with its official URL.\n\n"
-        "| file | what is in it |\n| --- | --- |\n"
-        "| `references/docs-fsdp2.md` | "
-        "fully_shard, FSDPModule and its methods, offload policies, FSDP2 against FSDP1 |\n"
-        "| `references/docs-rpc.md` | RPC, RRef, remote module, distributed autograd |\n"
+        "| what is in it | read |\n| --- | --- |\n"
+        "| fully_shard, FSDPModule and its methods, offload policies, FSDP2 against FSDP1 | "
+        "`references/docs-fsdp2.md` |\n"
+        "| RPC, RRef, remote module, distributed autograd | `references/docs-rpc.md` |\n"
         "\n## After\n\nText.\n"
     )
     with pytest.raises(SkillError, match="the heading '## Official documentation' is missing"):
