@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from skill_builder.build import BuildRequest, build_skill, index_entries
+from skill_builder.corpus.availability import with_availability
 from skill_builder.corpus.parse import parse_page
 from skill_builder.corpus.references import write_references
+from skill_builder.history import load_history
 from skill_builder.index.build import Entry, load_search
 from skill_builder.pages.site import site_pages as site_pages_of
 from skill_builder.records import Page, Section
@@ -96,6 +98,8 @@ def indexed_entries(built_skill: Path, docs_site_sections_list: list[Section]) -
     """What the index of the built skill was made from, made again."""
     scope, search = load_scope(), load_search(sources() / "scripts")
     manifest = json.loads((built_skill / "manifest.json").read_text("utf-8"))
-    references = write_references(docs_site_sections_list, scope, manifest["documentation"])
+    version = manifest["documentation"]
+    sections = with_availability(docs_site_sections_list, load_history(), version)
+    references = write_references(sections, scope, version)
     guides = read_hand_written(sources()).guides
     return index_entries(references, guides, search.tokenize)[0]

@@ -135,9 +135,8 @@ def test_wrong_usage_is_status_2(run, arguments, message):
 
 
 def test_help_is_the_contract(run):
-    assert (
-        b"usage: search_docs.py [--budget TOKENS] [--limit N] [--category C] [--json] -- QUERY" in run("--help").stdout
-    )
+    usage = b"usage: search_docs.py [--budget TOKENS] [--limit N] [--category C] [--torch VERSION] [--json] -- QUERY"
+    assert usage in run("--help").stdout
 
 
 @pytest.mark.parametrize("query", ["?!", "…", "日本語の質問", "как шардировать", "\U0001f600", "a", "_", "."])
