@@ -25,6 +25,7 @@ import os
 import sys
 import zlib
 from binascii import a2b_base64
+from itertools import accumulate
 
 CHARS_PER_TOKEN = 4
 DEFAULT_BUDGET = 1500
@@ -203,7 +204,7 @@ def focus(query: str) -> str:
 
 # --- index -----------------------------------------------------------------------------------------------------
 
-INDEX_FORMAT = 7
+INDEX_FORMAT = 8
 TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "pages", "anchors", "releases", "idf", "terms")
 NUMBERS = (
     "kind",
@@ -216,7 +217,7 @@ NUMBERS = (
     "file",
     "first",
     "last",
-    "sizes",
+    "frequency",
 )
 """What is in the catalog and in the numbers, in this order; see skill_builder/index/build.py."""
 RECORD, FIELD = "\x1e", "\x1f"
@@ -269,15 +270,17 @@ class Index:
         self.idf = list(map(float, idf))
         self.rarest = max(self.idf)
         self.kind, self.category, self.parents, self._page, self.section_lengths, *rest = read_columns(numbers)
-        self.section, self.lengths, self.file, self.first, self.last, sizes = rest
+        section, self.lengths, self.file, first, last, self._frequency = rest
+        self.section, self.first, self.last = map(from_distances, (section, first, last))
         self.base = self.k1 * (1 - self.b)
         self.slope = self.k1 * self.b / mean
         self.section_slope = self.k1 * self.b * len(self.titles) / sum(self.section_lengths)
         self._terms = f"{FIELD}{terms}{FIELD}"
-        self._sizes = sizes
-        self._postings = postings
-        if sum(sizes) != len(postings) or len(sizes) != self._terms.count(FIELD) - 1:
+        size = sum(self._frequency)
+        if len(postings) != 3 * size or len(self._frequency) != self._terms.count(FIELD) - 1:
             raise ValueError("postings are missing")
+        self._distances = from_planes(postings[: 2 * size])
+        self._counts = postings[2 * size :]
 
     def knows(self, term: str) -> bool:
         """Whether any entry has a term."""
@@ -293,19 +296,16 @@ class Index:
         if at < 0:
             return []
         place = self._terms.count(FIELD, 0, at)
-        start = sum(self._sizes[:place])
-        return read_postings(self._postings[start : start + self._sizes[place]])
+        start = sum(self._frequency[:place])
+        end = start + self._frequency[place]
+        return list(zip(accumulate(self._distances[start:end], initial=-1), b"\0" + self._counts[start:end]))[1:]
 
-    def scores(self, terms: list[str]) -> dict[int, float]:
-        """BM25 (Okapi) of every entry that has one of the terms, by its number."""
-        scores: dict[int, float] = {}
-        for term in terms:
-            postings = self.postings(term)
-            weight = self.idf[len(postings)] * (self.k1 + 1)
-            for entry, count in postings:
-                norm = self.base + self.slope * self.lengths[entry]
-                scores[entry] = scores.get(entry, 0.0) + weight * count / (count + norm)
-        return scores
+    def weights(self, term: str) -> tuple[float, list[tuple[int, int, float]]]:
+        """The idf of a term, and for each entry that has it: its number, how often, its score by BM25 (Okapi)."""
+        postings = self.postings(term)
+        idf = self.idf[len(postings)] if postings else self.rarest
+        gain, base, slope, lengths = idf * (self.k1 + 1), self.base, self.slope, self.lengths
+        return idf, [(entry, n, gain * n / (n + base + slope * lengths[entry])) for entry, n in postings]
 
     def is_object(self, section: int) -> bool:
         """Whether a section documents an object rather than standing under a heading."""
@@ -369,12 +369,18 @@ def unpack(data: bytes, name: str) -> bytes:
     return zlib.decompress(a2b_base64(data[start : data.index(b"]", start)].translate(_UNPACK, b'", \n')))
 
 
+def from_planes(data: bytes) -> memoryview:
+    """Numbers below 65,536 from their low bytes, which come first, and their high ones."""
+    half = len(data) // 2
+    pairs = bytearray(2 * half)
+    pairs[sys.byteorder == "big" :: 2] = data[:half]
+    pairs[sys.byteorder == "little" :: 2] = data[half : 2 * half]
+    return memoryview(pairs).cast("H")
+
+
 def read_columns(data: bytes) -> list[list[int]]:
-    """Lists of numbers: each is its length and then its numbers, in two bytes each, the low one first."""
-    if sys.byteorder == "little":
-        values = memoryview(data).cast("H").tolist()
-    else:
-        values = [low | high << 8 for low, high in zip(data[::2], data[1::2])]
+    """Lists of numbers: each is its length and then its numbers."""
+    values = from_planes(data).tolist()
     columns, start = [], 0
     while start < len(values):
         end = start + 1 + values[start]
@@ -383,29 +389,9 @@ def read_columns(data: bytes) -> list[list[int]]:
     return columns
 
 
-def read_postings(data: bytes) -> list[tuple[int, int]]:
-    """The entries that have a term, and how often.
-
-    Each is one number of 7-bit groups, the highest first, 0x80 marking that more follow: four times the distance from
-    the entry before, plus the count less one; 3 there means that the count less four follows as such a number.
-    """
-    postings = []
-    entry, value, long_count = -1, 0, False
-    for byte in data:
-        value = value << 7 | byte & 0x7F
-        if byte & 0x80:
-            continue
-        if long_count:
-            postings.append((entry, value + 4))
-            long_count = False
-        else:
-            entry += value >> 2
-            if value & 3 == 3:
-                long_count = True
-            else:
-                postings.append((entry, (value & 3) + 1))
-        value = 0
-    return postings
+def from_distances(column: list[int]) -> list[int]:
+    """Numbers from the distances to the one before, modulo 65,536."""
+    return [number & 0xFFFF for number in accumulate(column)]
 
 
 def clean(text: str) -> str:
@@ -441,27 +427,26 @@ def rank(index: Index, query: str) -> dict[int, float]:
     sections: dict[int, float] = {}
     covered: dict[int, float] = {}
     importance_of_all = 0.0
+    section_of, lengths = index.section, index.section_lengths
     passages = len(index.first)
     for term, weight in weights.items():
-        postings = index.postings(term)
-        importance = index.idf[len(postings)] if postings else index.rarest
-        gain = weight * importance * (index.k1 + 1)
+        importance, found = index.weights(term)
         counts: dict[int, int] = {}
-        for entry, count in postings:
-            norm = index.base + index.slope * index.lengths[entry]
-            entries[entry] = entries.get(entry, 0.0) + gain * count / (count + norm)
-            section = index.section[entry]
+        for entry, count, score in found:
+            entries[entry] = entries.get(entry, 0.0) + weight * score
+            section = section_of[entry]
             counts[section] = counts.get(section, 0) + (count if entry < passages else count * HINT_COUNT)
+        gain = SECTION * weight * importance * (index.k1 + 1)
         for section, count in counts.items():
-            norm = index.base + index.section_slope * index.section_lengths[section]
-            sections[section] = sections.get(section, 0.0) + SECTION * gain * count / (count + norm)
+            norm = index.base + index.section_slope * lengths[section]
+            sections[section] = sections.get(section, 0.0) + gain * count / (count + norm)
         if term in asked:
             importance_of_all += importance
             for section in counts:
                 covered[section] = covered.get(section, 0.0) + importance
-    for hint in range(passages, len(index.section)):
+    for hint in range(passages, len(section_of)):
         if hint in entries:
-            sections[index.section[hint]] += HINT * entries[hint]
+            sections[section_of[hint]] += HINT * entries[hint]
     shares = {section: (part / importance_of_all) ** COVERED for section, part in covered.items()}
     likely = set(sorted(shares, key=lambda section: -sections[section] * shares[section])[:LIKELY])
     scores = {

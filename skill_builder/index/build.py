@@ -1,6 +1,6 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 7, a JSON object:
+Format 8, a JSON object:
 
 - ``format``, ``about``;
 - ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
@@ -12,12 +12,16 @@ Format 7, a JSON object:
   torch has the section's object, what replaces it in later releases and in earlier ones, and its later parameters
   (``2.7 - - old.name mesh=2.9,group=2.10``); ``terms`` are sorted; ``idf`` is rank-bm25's weight of a term that so many
   entries have;
-- the numbers are the columns that ``NUMBERS`` names, each its length and its values, two bytes each: for each section
+- the numbers are the columns that ``NUMBERS`` names, each its length and its values, below 65,536: first the low bytes
+  of all, then the high ones. ``section``, ``first`` and ``last`` are the distances from the one before, modulo 65,536.
+  For each section
   ``kind``, ``category``, ``page`` (one of ``pages``), ``parents`` (its own number where there is none) and
   ``section_lengths``, the lengths of its entries, a hint's as often as its words count in the section; for each
   passage ``file``, ``first`` and ``last`` line; for each entry ``section`` and ``lengths``: entries are the passages
-  and after them the hints, the words that people use for a section; ``sizes``, the bytes of each term's postings;
-- the postings are read by ``read_postings`` there.
+  and after them the hints, the words that people use for a section; ``frequency``, how many entries have each term;
+- the postings are three planes of bytes, each with one for every entry of every term, term by term: the low and the
+  high byte of the distance from the entry before (the first counts from -1), and how often the entry has the term
+  (255: as often or more).
 
 rank-bm25 (Okapi) weighs the terms; what is stored are its numbers, so that ``idf * (k1 + 1) * count / (count + norm)``,
 added up over the words of a query, is its score. The tokenizer is the one in ``search_docs.py``, loaded from that file.
@@ -30,6 +34,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import zlib
 from base64 import b64encode
 from collections import Counter
@@ -49,6 +54,9 @@ TITLE_WEIGHT = 2
 K1 = 1.2
 B = 0.6
 """BM25's saturation and length normalisation, chosen on this project's own questions."""
+
+_NOT_WORDS = re.compile(r"^Code: `.*$|https?://\S+", re.MULTILINE)
+"""What stands in a passage for a reader to follow, and is not what it says."""
 
 LINE = 100
 """Characters of base64 a line."""
@@ -81,7 +89,7 @@ def index_entry(passage: Passage, tokenize: Callable[[str], list[str]]) -> Entry
     """
     *around, title = (name.rpartition(".")[2] for name in passage.titles)
     heading, _, rest = passage.text.partition("\n")
-    text = rest if heading.startswith("#") else passage.text
+    text = _NOT_WORDS.sub(" ", rest if heading.startswith("#") else passage.text)
     terms = tokenize(text) + tokenize(title) * TITLE_WEIGHT + tokenize(" ".join(around))
     return Entry(passage.url, tuple(terms), passage)
 
@@ -121,7 +129,7 @@ def build_index(
     files = list(dict.fromkeys(passage.file for passage in passages))
     pages = list(dict.fromkeys(section.page for section in rows))
     terms = sorted({term for entry in entries for term in entry.terms})
-    postings = _postings(entries, terms)
+    frequency, postings = _postings(entries, terms)
     texts: dict[str, Iterable[object]] = {
         "about": (version, scorer.k1, scorer.b, scorer.avgdl),
         "files": files,
@@ -141,20 +149,20 @@ def build_index(
         "parents": [places.get(section.parent, number) for number, section in enumerate(rows)],
         "page": [pages.index(section.page) for section in rows],
         "section_lengths": _section_lengths(entries, places, search.HINT_COUNT),
-        "section": [places[entry.url] for entry in entries],
+        "section": _distances([places[entry.url] for entry in entries]),
         "lengths": [len(entry.terms) for entry in entries],
         "file": [files.index(passage.file) for passage in passages],
-        "first": [passage.lines[0] for passage in passages],
-        "last": [passage.lines[1] for passage in passages],
-        "sizes": [len(encoded) for encoded in postings],
+        "first": _distances([passage.lines[0] for passage in passages]),
+        "last": _distances([passage.lines[1] for passage in passages]),
+        "frequency": frequency,
     }
     catalog = search.RECORD.join(search.FIELD.join(map(str, texts[name])) for name in search.TEXTS)
     index = {
         "format": search.INDEX_FORMAT,
         "about": "Search index; written by fsdp-skill build, read by scripts/search_docs.py.",
         "catalog": _packed(catalog.encode(), search.LETTERS),
-        "numbers": _packed(b"".join(_column(numbers[name]) for name in search.NUMBERS), search.LETTERS),
-        "postings": _packed(b"".join(postings), search.LETTERS),
+        "numbers": _packed(_columns([numbers[name] for name in search.NUMBERS]), search.LETTERS),
+        "postings": _packed(postings, search.LETTERS),
     }
     return json.dumps(index, indent=0) + "\n"
 
@@ -180,24 +188,19 @@ def _used(entries: Iterable[Entry], by_url: dict[str, Section]) -> list[str]:
     return list(used)
 
 
-def _postings(entries: Sequence[Entry], terms: Sequence[str]) -> list[bytes]:
-    """For each term the passages that have it, encoded as ``read_postings`` in search_docs.py describes."""
-    encoded = {term: bytearray() for term in terms}
-    before = dict.fromkeys(terms, -1)
+def _postings(entries: Sequence[Entry], terms: Sequence[str]) -> tuple[list[int], bytes]:
+    """How many entries have each term, and the three planes."""
+    found: dict[str, list[tuple[int, int]]] = {term: [] for term in terms}
     for number, entry in enumerate(entries):
         for term, count in Counter(entry.terms).items():
-            encoded[term] += _number((number - before[term]) << 2 | min(count - 1, 3))
-            if count > 3:
-                encoded[term] += _number(count - 4)
-            before[term] = number
-    return [bytes(encoded[term]) for term in terms]
-
-
-def _number(value: int) -> bytes:
-    groups = [value & 0x7F]
-    while value := value >> 7:
-        groups.append(value & 0x7F | 0x80)
-    return bytes(reversed(groups))
+            found[term].append((number, count))
+    distances = [
+        number - before
+        for postings in found.values()
+        for (number, _), (before, _) in zip(postings, [(-1, 0), *postings], strict=False)
+    ]
+    counts = bytes(min(count, 255) for postings in found.values() for _, count in postings)
+    return [len(postings) for postings in found.values()], _planes(distances) + counts
 
 
 def _idf_by_frequency(scorer: BM25Okapi, entries: Sequence[Entry]) -> list[float]:
@@ -214,8 +217,17 @@ def _section_lengths(entries: Sequence[Entry], places: Mapping[str, int], hint_c
     return lengths
 
 
-def _column(values: Sequence[int]) -> bytes:
-    return b"".join(value.to_bytes(2, "little") for value in (len(values), *values))
+def _columns(columns: Iterable[Sequence[int]]) -> bytes:
+    return _planes([value for column in columns for value in (len(column), *column)])
+
+
+def _planes(values: Sequence[int]) -> bytes:
+    """The low bytes of all values, then the high ones; so they compress best."""
+    return bytes(value & 0xFF for value in values) + bytes(value >> 8 for value in values)
+
+
+def _distances(column: Sequence[int]) -> list[int]:
+    return [value - before & 0xFFFF for value, before in zip(column, [0, *column], strict=False)]
 
 
 def _packed(data: bytes, letters: tuple[bytes, bytes]) -> list[str]:
