@@ -13,6 +13,9 @@ import yaml
 from skill_builder.errors import ScopeError
 
 SCOPE_FILE = Path(__file__).with_name("scope.yaml")
+SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML's safe loader, in C where PyYAML was built with it."""
+
 OFFICIAL_SITE = "https://docs.pytorch.org/"
 
 
@@ -179,7 +182,7 @@ def load_scope(path: Path = SCOPE_FILE) -> Scope:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=SAFE_LOADER)
     except OSError as error:
         raise ScopeError(path, f"cannot be read ({error.strerror})", "restore it from the repository") from error
     except yaml.YAMLError as error:

@@ -55,6 +55,15 @@ class History:
 
         None for a name that no covered release is known to have.
         """
+        if name not in self._objects:
+            self._objects[name] = self._object(name)
+        return self._objects[name]
+
+    @cached_property
+    def _objects(self) -> dict[str, ObjectHistory | None]:
+        return {}
+
+    def _object(self, name: str) -> ObjectHistory | None:
         path = name if any(self._has(name)) else self._by_definition(name)
         located = [locate(snapshot, path) for snapshot in self.snapshots] if path else []
         has = [presence(found) for found in located]

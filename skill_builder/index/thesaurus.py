@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache, cached_property
 from pathlib import Path
 
 import yaml
 
 from skill_builder.errors import ScopeError
 from skill_builder.records import Section
-from skill_builder.scope import page_name
+from skill_builder.scope import SAFE_LOADER, page_name
 
+_WILD = re.compile(r"[*?\[]")
 THESAURUS_FILE = Path(__file__).with_name("thesaurus.yaml")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Thesaurus:
     """What people say for what the documentation says."""
 
@@ -27,15 +30,34 @@ class Thesaurus:
 
     def words_for(self, section: Section) -> str:
         """All words for a section; empty where the thesaurus has none."""
-        place = f"{page_name(section.url)}#{section.url.partition('#')[2]}"
-        return " ".join(words for pattern, words in self.sections.items() if fnmatchcase(place, pattern))
+        place = _place(section)
+        exact = self.sections.get(place)
+        return " ".join(
+            [*([exact] if exact else []), *(self.sections[p] for p in self._patterns if _matches(place, p))]
+        )
 
     def unused(self, sections: Iterable[Section]) -> list[str]:
         """The patterns that match none of the sections."""
-        places = [f"{page_name(section.url)}#{section.url.partition('#')[2]}" for section in sections]
-        return [pattern for pattern in self.sections if not any(fnmatchcase(place, pattern) for place in places)]
+        places = {_place(section) for section in sections}
+        return [p for p in self.sections if p not in places and not any(_matches(place, p) for place in places)]
+
+    @cached_property
+    def _patterns(self) -> list[str]:
+        return [pattern for pattern in self.sections if _WILD.search(pattern)]
 
 
+def _place(section: Section) -> str:
+    return f"{page_name(section.url)}#{section.url.partition('#')[2]}"
+
+
+def _matches(place: str, pattern: str) -> bool:
+    """As fnmatchcase, but quick where a pattern is an ending, as most are."""
+    if pattern[0] == "*" and not _WILD.search(pattern, 1):
+        return place.endswith(pattern[1:])
+    return fnmatchcase(place, pattern)
+
+
+@cache
 def load_thesaurus(path: Path = THESAURUS_FILE) -> Thesaurus:
     """Read a thesaurus.
 
@@ -43,7 +65,7 @@ def load_thesaurus(path: Path = THESAURUS_FILE) -> Thesaurus:
         ScopeError: The file is missing, is not YAML, or does not map texts to texts.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=SAFE_LOADER)  # noqa: S506 - it is the safe one
     except OSError as error:
         raise ScopeError(path, f"cannot be read ({error.strerror})", "restore it from the repository") from error
     except yaml.YAMLError as error:
