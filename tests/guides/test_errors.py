@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from skill_builder.index.build import build_index, index_entry, load_search
-from skill_builder.index.passages import cut_guide
+from skill_builder.index.build import load_search
+from tests.guide_index import guide_index
 from tests.guides import errors_here
 from tests.guides.blocks import ROOT
 from tests.guides.ranks import measure
@@ -126,14 +126,10 @@ def test_what_torch_says_leads_to_the_entry(provoked, tmp_path):
     """The error line alone as the query: the first result of a search in the guides speaks of it."""
     search = load_search(ROOT / "scripts")
     guides = {path.name: path.read_text("utf-8") for path in sorted((ROOT / "references").glob("guide-*.md"))}
-    cut = [cut_guide(name, text) for name, text in guides.items()]
-    sections = [place.section for placed, _ in cut for place in placed]
-    passages = [index_entry(passage, search.tokenize) for _, passages in cut for passage in passages]
     (tmp_path / "references").mkdir()
     for name, text in guides.items():
         (tmp_path / "references" / name).write_text(text, "utf-8")
-    index = build_index(passages, sections, "guides", search.INDEX_FORMAT)
-    (tmp_path / "references" / "index.json").write_text(index, "utf-8")
+    (tmp_path / "references" / "index.json").write_text(guide_index(guides), "utf-8")
     opened = search.Index(str(tmp_path))
 
     messages = [message for parameters in entries for message in MESSAGE.findall(parameters.values[0])]

@@ -8,7 +8,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp_state
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+from transformers import GenerationMixin, PreTrainedModel
 
 from tests.guides.blocks import DOCUMENTS, ROOT
 from tests.guides.names import mentioned, resolve, used
@@ -21,7 +24,8 @@ SOURCES = (
 
 _CALLED = re.compile(r"`(?:model|module|block|optimizer)\.(\w+)\(")
 _SWITCH = re.compile(r"`(?:\w+\.)?((?:set|get|reset|register)_\w+)")
-OWNERS = (FSDPModule, FullyShardedDataParallel, nn.Module, torch.optim.Optimizer, torch, dist, dcp, dcp_state)
+OWNERS = (FSDPModule, FullyShardedDataParallel, DistributedDataParallel, DeviceMesh, GenerationMixin, PreTrainedModel)
+OWNERS += (nn.Module, torch.optim.Optimizer, torch, dist, dcp, dcp_state)
 """Where the guides' short names come from; a few are functions of other modules."""
 OTHERS = {
     "register_fsdp_forward_method": torch.distributed.fsdp,
