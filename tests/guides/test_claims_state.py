@@ -25,16 +25,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, Sha
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from tests.guides.blocks import ROOT
-from tests.guides.ranks import measure
 from tests.guides.toys import batch, blocks, equal, mean_gradients, message, shard, whole
 
 FULL = StateDictOptions(full_state_dict=True)
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def measured():
-    return measure(*MEASUREMENTS)
 
 
 def shared_folder():

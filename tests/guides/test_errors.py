@@ -14,7 +14,7 @@ from skill_builder.index.build import load_search
 from tests.guide_index import guide_index
 from tests.guides import errors_here
 from tests.guides.blocks import ROOT
-from tests.guides.ranks import measure
+from tests.guides.run_blocks import outcomes
 
 TORCH = Path(torch.__file__).parent
 SOURCES = ("distributed", "amp", "nn/parallel", "nn/utils", "optim", "utils/data", "utils/checkpoint.py")
@@ -40,6 +40,8 @@ NOT_IN_A_CPU_BUILD = {
     "Bootstrap : no socket interface found": NCCL,
 }
 """A message that only a CUDA build or NCCL has -> where its words were read."""
+
+MEASUREMENTS = (errors_here.provoked,)
 
 entries = [
     pytest.param(heading, body, id=f"{path.stem}:{heading}")
@@ -78,10 +80,11 @@ def _holds(library, text):
 
 
 @pytest.fixture(scope="module")
-def provoked():
+def provoked(measured, tmp_path_factory):
     """What is provoked -> what this torch says."""
-    [on_ranks, _] = measure(errors_here.provoked)["provoked"]
-    return on_ranks | {name: errors_here.alone(statement) for name, statement in errors_here.ALONE.items()}
+    alone = {f"alone-{name}": errors_here.IMPORTS + statement for name, statement in errors_here.ALONE.items()}
+    printed = outcomes(tmp_path_factory.mktemp("alone"), alone)
+    return measured["provoked"][0] | {name: text for name, (_, text) in printed.items()}
 
 
 @pytest.fixture(scope="module")
