@@ -5,7 +5,6 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
