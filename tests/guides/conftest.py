@@ -1,9 +1,16 @@
 """What the tests of the guides share."""
 
+import os
+import pickle
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+from tests.guides.blocks import ROOT
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -13,3 +20,26 @@ def temporary_files_together(tmp_path_factory: pytest.TempPathFactory) -> Iterat
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("guides")))
         patch.setattr(tempfile, "tempdir", None)  # what the variable said before
         yield
+
+
+@pytest.fixture(scope="session")
+def all_measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Module of this session -> what its MEASUREMENTS returned; one process loads torch for all of them."""
+    modules = sorted({item.module.__name__ for item in request.session.items if hasattr(item.module, "MEASUREMENTS")})
+    folder = tmp_path_factory.mktemp("measured")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.guides.ranks", folder, *modules],
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return {name: pickle.loads((folder / f"{name}.pickle").read_bytes()) for name in modules}
+
+
+@pytest.fixture(scope="module")
+def measured(request: pytest.FixtureRequest, all_measured: dict[str, Any]) -> dict[str, list[Any]]:
+    """A measurement of the module -> what it returned on each rank."""
+    return all_measured[request.module.__name__]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -330,6 +327,9 @@ def what_it_says(provoke: Callable[[], None]) -> str:
 # -- in a process of its own --
 
 
+IMPORTS = """import os, tempfile, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from datetime import timedelta
+"""
 ALONE = {
     "environment missing": "dist.init_process_group('gloo')",
     "before init": "dist.all_reduce(torch.ones(1))",
@@ -340,13 +340,4 @@ ALONE = {
     " init_method=f'file://{tempfile.mktemp()}', rank=0, world_size=1)",
     "saved alone": "dcp.save({'a': torch.zeros(1)}, checkpoint_id=tempfile.mkdtemp())",
 }
-"""What is provoked -> the statement that does it."""
-
-
-def alone(statement: str) -> str:
-    """What a process prints that runs the statement."""
-    imports = "import os, tempfile, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp\n"
-    program = f"{imports}from datetime import timedelta\n{statement}\n"
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
-    return run.stderr
+"""What is provoked -> the statement that does it, after IMPORTS."""

@@ -7,7 +7,7 @@ import importlib
 import re
 from collections.abc import Iterator
 
-_DOTTED = re.compile(r"\btorch(?:\.[A-Za-z_]\w*)+")
+_DOTTED = re.compile(r"(?<![\w.])torch(?:\.[A-Za-z_]\w*)+")
 _URL = re.compile(r"https?://\S+")
 
 
@@ -24,6 +24,12 @@ def used(source: str) -> set[str]:
     heads = {chain: imported.get(chain.partition(".")[0]) for chain in chains}
     names = {head + chain[len(chain.partition(".")[0]) :] for chain, head in heads.items() if head}
     return {name for name in (*names, *imported.values()) if name.partition(".")[0] == "torch"}
+
+
+def arguments(source: str) -> set[str]:
+    """The keywords of all calls."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
 
 
 def resolve(name: str) -> object:

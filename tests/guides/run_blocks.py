@@ -12,8 +12,10 @@ import faulthandler
 import importlib
 import os
 import runpy
+import subprocess
 import sys
 import warnings
+from collections.abc import Mapping
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -22,10 +24,35 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import elastic_launch
 
+from tests.guides.blocks import ROOT
 from tests.guides.ranks import launch_config
 
 PRELOADED = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor")
 TIMEOUT = 120  # seconds for one block, of which most take less than one
+
+
+def outcomes(folder: Path, programs: Mapping[str, str]) -> dict[str, tuple[bool, str]]:
+    """Run programs in a process of their own.
+
+    Args:
+        folder: An empty one.
+        programs: Name, which begins with `alone-` or `ranks-` -> Python.
+
+    Returns:
+        Name -> whether it ended well, and what it printed.
+    """
+    for name, text in programs.items():
+        (folder / f"{name}.py").write_text(text, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.guides.run_blocks", folder],
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return {name: ((folder / f"{name}.ok").exists(), (folder / f"{name}.log").read_text()) for name in programs}
 
 
 def main() -> None:
@@ -51,7 +78,7 @@ def run_alone(path: Path, place: Path) -> bool:
 
 def run_on_ranks(path: Path, place: Path) -> bool:
     """Two ranks; the log holds the one after the other."""
-    config = launch_config(2, "fork")
+    config = launch_config(2)
     logs = place.with_suffix(".logs")
     config.logs_specs = DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL)
     try:

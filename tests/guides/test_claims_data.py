@@ -15,13 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from tests.guides.blocks import blocks as code_blocks
-from tests.guides.ranks import measure
 from tests.guides.toys import SIZE, batch, blocks, shard
-
-
-@pytest.fixture(scope="module")
-def measured():
-    return measure(*MEASUREMENTS)
 
 
 def join():

@@ -2,7 +2,6 @@
 
 import copy
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -10,13 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from tests.guides.ranks import measure
 from tests.guides.toys import SIZE, batch, blocks, collectives, equal, mean_gradients, message, shard, whole
-
-
-@pytest.fixture(scope="module")
-def measured():
-    return measure(*MEASUREMENTS)
 
 
 def groups():

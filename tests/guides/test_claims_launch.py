@@ -26,16 +26,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.guides.blocks import blocks
-from tests.guides.ranks import measure
 from tests.guides.toys import collectives
 
+RANKS = 4
 HALF_AN_HOUR = timedelta(minutes=30)
 HEADERS = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
-
-
-@pytest.fixture(scope="module")
-def measured():
-    return measure(*MEASUREMENTS, ranks=4)
 
 
 def on_rank0(measured, name):

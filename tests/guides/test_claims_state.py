@@ -5,7 +5,6 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -25,16 +24,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, Sha
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from tests.guides.blocks import ROOT
-from tests.guides.ranks import measure
 from tests.guides.toys import batch, blocks, equal, mean_gradients, message, shard, whole
 
 FULL = StateDictOptions(full_state_dict=True)
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def measured():
-    return measure(*MEASUREMENTS)
 
 
 def shared_folder():

@@ -24,17 +24,11 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from tests.guides.ranks import measure
 from tests.guides.toys import SIZE, batch, blocks, collectives, equal, mean_gradients, message, shard, whole
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 POLICY = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=FP32)
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def measured():
-    return measure(*MEASUREMENTS)
 
 
 def dtypes_at(module):

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from skill_builder.index.build import build_index, index_entry, load_search
-from skill_builder.index.passages import cut_guide
+from skill_builder.index.build import load_search
+from tests.guide_index import guide_index
 from tests.guides import errors_here
 from tests.guides.blocks import ROOT
-from tests.guides.ranks import measure
+from tests.guides.run_blocks import outcomes
 
 TORCH = Path(torch.__file__).parent
 SOURCES = ("distributed", "amp", "nn/parallel", "nn/utils", "optim", "utils/data", "utils/checkpoint.py")
@@ -40,6 +40,8 @@ NOT_IN_A_CPU_BUILD = {
     "Bootstrap : no socket interface found": NCCL,
 }
 """A message that only a CUDA build or NCCL has -> where its words were read."""
+
+MEASUREMENTS = (errors_here.provoked,)
 
 entries = [
     pytest.param(heading, body, id=f"{path.stem}:{heading}")
@@ -78,10 +80,11 @@ def _holds(library, text):
 
 
 @pytest.fixture(scope="module")
-def provoked():
+def provoked(measured, tmp_path_factory):
     """What is provoked -> what this torch says."""
-    [on_ranks, _] = measure(errors_here.provoked)["provoked"]
-    return on_ranks | {name: errors_here.alone(statement) for name, statement in errors_here.ALONE.items()}
+    alone = {f"alone-{name}": errors_here.IMPORTS + statement for name, statement in errors_here.ALONE.items()}
+    printed = outcomes(tmp_path_factory.mktemp("alone"), alone)
+    return measured["provoked"][0] | {name: text for name, (_, text) in printed.items()}
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +129,10 @@ def test_what_torch_says_leads_to_the_entry(provoked, tmp_path):
     """The error line alone as the query: the first result of a search in the guides speaks of it."""
     search = load_search(ROOT / "scripts")
     guides = {path.name: path.read_text("utf-8") for path in sorted((ROOT / "references").glob("guide-*.md"))}
-    cut = [cut_guide(name, text) for name, text in guides.items()]
-    sections = [place.section for placed, _ in cut for place in placed]
-    passages = [index_entry(passage, search.tokenize) for _, passages in cut for passage in passages]
     (tmp_path / "references").mkdir()
     for name, text in guides.items():
         (tmp_path / "references" / name).write_text(text, "utf-8")
-    index = build_index(passages, sections, "guides", search.INDEX_FORMAT)
-    (tmp_path / "references" / "index.json").write_text(index, "utf-8")
+    (tmp_path / "references" / "index.json").write_text(guide_index(guides), "utf-8")
     opened = search.Index(str(tmp_path))
 
     messages = [message for parameters in entries for message in MESSAGE.findall(parameters.values[0])]

@@ -9,7 +9,8 @@ from tests.guides.blocks import DOCUMENTS
 STABLE = "https://docs.pytorch.org/docs/stable/"
 _URL = re.compile(r"https://[^\s)>`\"']+")
 _ID = re.compile(r'\bid="([^"]+)"')
-GUIDES = [path for path in DOCUMENTS if path.name.startswith("guide-")]
+GUIDES = [path for path in DOCUMENTS if path.name.startswith("guide-") and path.name != "guide-lint.md"]
+"""Those of prose; guide-lint.md is the linter's own list of differences."""
 
 
 def links(path):
@@ -69,4 +70,4 @@ def test_a_guide_is_short_and_says_first_what_it_answers(path):
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
 def test_a_guide_names_a_template_or_tool(path):
-    assert re.search(r"`(scripts|assets)/[\w.-]+`", path.read_text("utf-8"))
+    assert re.search(r"`(scripts|assets)/\w", path.read_text("utf-8"))
