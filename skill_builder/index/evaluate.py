@@ -80,11 +80,17 @@ class Report:
     total: Figures
     by_style: dict[str, Figures]
     by_topic: dict[str, Figures]
+    places: frozenset[str]
+    """``page.html#anchor`` of the sections whose text is in the skill."""
 
     @property
     def misses(self) -> list[Outcome]:
         """The questions that are not answered."""
         return [outcome for outcome in self.outcomes if not outcome.answered]
+
+    def has_text(self, question: Question) -> bool:
+        """Whether the skill had room for a labelled section, so that the search could answer from it."""
+        return not self.places.isdisjoint(question.gold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,8 @@ def evaluate(skill: Path, questions: Sequence[Question]) -> Report:
     """
     outcomes = run(skill_engine(skill), questions)
     styles, topics = by(outcomes, lambda question: question.style), by(outcomes, lambda question: question.topic)
-    return Report(tuple(outcomes), figures(outcomes), styles, topics)
+    places = frozenset(_place(url) for url, _ in skill_sections(skill))
+    return Report(tuple(outcomes), figures(outcomes), styles, topics, places)
 
 
 def skill_engine(skill: Path) -> Engine:
@@ -149,14 +156,20 @@ def skill_engine(skill: Path) -> Engine:
     return engine
 
 
-def skill_sections(skill: Path) -> list[Section]:
-    """The sections whose text a built skill has, guides included, in the order of its files."""
+def skill_passages(skill: Path) -> list[Section]:
+    """The passages whose text a built skill has, guides included, each with its section's URL, in order."""
     _, index = _open(skill)
-    texts: dict[int, list[str]] = {}
-    for passage, first in enumerate(index.first):
-        if first:
-            texts.setdefault(index.section[passage], []).append(index.read(passage))
-    return [(index.url(section), "\n\n".join(pieces)) for section, pieces in texts.items()]
+    return [
+        (index.url(index.section[passage]), index.read(passage)) for passage, line in enumerate(index.first) if line
+    ]
+
+
+def skill_sections(skill: Path) -> list[Section]:
+    """The same by section."""
+    texts: dict[str, list[str]] = {}
+    for url, text in skill_passages(skill):
+        texts.setdefault(url, []).append(text)
+    return [(url, "\n\n".join(pieces)) for url, pieces in texts.items()]
 
 
 def _open(skill: Path) -> tuple[ModuleType, Any]:
@@ -209,10 +222,14 @@ def run(engine: Engine, questions: Iterable[Question]) -> list[Outcome]:
 def _ask(engine: Engine, question: Question) -> Outcome:
     results = engine(question.question)
     text = _SPACES.sub(" ", "\n".join(text for _, text in results))[:BUDGET_CHARS]
-    came = tuple(_ROOT.sub("", url) for url, _ in results[:10])
+    came = tuple(_place(url) for url, _ in results[:10])
     ranks = [came.index(place) + 1 for place in question.gold if place in came]
     missing = tuple(fact for fact in question.facts if not re.search(fact, text, re.IGNORECASE))
     return Outcome(question, missing, min(ranks, default=0), came)
+
+
+def _place(url: str) -> str:
+    return _ROOT.sub("", url)
 
 
 def figures(outcomes: Sequence[Outcome]) -> Figures:
@@ -246,12 +263,14 @@ def report_as_text(report: Report) -> str:
     lines = [_HEAD, _row("all", report.total)]
     for title, groups in (("style", report.by_style), ("topic", report.by_topic)):
         lines += ["", title, *(_row(f"  {name}", group) for name, group in groups.items())]
+    without_text = sum(not report.has_text(outcome.question) for outcome in report.misses)
+    lines += ["", f"{len(report.misses)} misses, {without_text} of them in sections that the skill has no room for"]
     for outcome in report.misses:
         question = outcome.question
         lines += [
             "",
             f"miss {question.id} {question.question}",
-            f"  wanted  {', '.join(question.gold)}",
+            f"  wanted  {', '.join(question.gold)}{'' if report.has_text(question) else ' (no room for its text)'}",
             f"  without {', '.join(outcome.missing)}",
             f"  came    {', '.join(outcome.came[:5]) or 'nothing'}",
         ]
@@ -284,6 +303,7 @@ def report_as_fields(report: Report) -> dict[str, Any]:
                 "id": outcome.question.id,
                 "question": outcome.question.question,
                 "wanted": outcome.question.gold,
+                "has_text": report.has_text(outcome.question),
                 "missing": outcome.missing,
                 "came": outcome.came,
             }

