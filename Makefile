@@ -27,8 +27,12 @@ fix: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/fsdp-skill index
 
-bench: .venv/installed .venv-seekers/installed
+bench: .venv/bench .venv-seekers/installed
 	$(BIN)/python -m benchmarks
+
+.venv/bench: .venv/installed
+	$(BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable ".[torch,dev,bench]"
+	touch $@
 
 # The clients that the tests run, each alone: their pins clash with ours.
 clients: .venv-hermes/installed .venv-agentskills/installed .venv-scanner/installed

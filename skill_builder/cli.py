@@ -16,10 +16,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from skill_builder import records
 from skill_builder.build import BuildReport, BuildRequest, build_skill, write_guide_index
-from skill_builder.errors import BuilderError
+from skill_builder.errors import BuilderError, QuestionsUnusable
 from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
 from skill_builder.history.guide import with_tables
 from skill_builder.index.build import load_search
+from skill_builder.index.evaluate import (
+    compare,
+    comparison_as_fields,
+    comparison_as_text,
+    evaluate,
+    load_questions,
+    report_as_fields,
+    report_as_text,
+)
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
 from skill_builder.skill.templates import copy_template
@@ -29,6 +38,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 BUILT = Path("dist") / SKILL_NAME
+SEEKERS = Path("build") / "bench" / "skill-seekers"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -184,6 +194,47 @@ def history(releases: tuple[str, ...], wheel: Path | None) -> None:
     guide.write_text(with_tables(guide.read_text(encoding="utf-8"), known), encoding="utf-8")
     write_guide_index(sources())
     click.echo(f"{HISTORY_FILE}: torch {', '.join(known.versions)}")
+
+
+@main.command("eval")
+@click.argument("skill", metavar="[DIR]", type=click.Path(path_type=Path), default=BUILT)
+@click.argument("questions", metavar="[QUESTIONS]", type=click.Path(path_type=Path), required=False)
+@click.option("--compare", "with_rivals", is_flag=True, help="Ask other tools too, over the same sections.")
+@click.option(
+    "--seekers",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=SEEKERS,
+    show_default=True,
+    help="What Skill Seekers made of the same pages, for --compare.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@told
+def eval_command(skill: Path, questions: Path | None, with_rivals: bool, seekers: Path, as_json: bool) -> None:
+    """Measure how often a skill's search gives the answer.
+
+    QUESTIONS has a JSON object a line: id, question, style, topic, gold (page.html#anchor of the sections that hold
+    the answer) and facts (patterns that an answer matches); the checkout's own if left out.
+    """
+    path = questions or own_questions()
+    asked = load_questions(path)
+    report = evaluate(skill, asked)
+    compared = compare(skill, asked, seekers, lambda tool: messages.print(f"{tool} ...")) if with_rivals else []
+    if as_json:
+        rivals = {"compare": comparison_as_fields(compared)} if with_rivals else {}
+        click.echo(json.dumps({"questions": str(path), **report_as_fields(report), **rivals}, indent=1))
+        return
+    click.echo(report_as_text(report))
+    if with_rivals:
+        click.echo(f"\n{comparison_as_text(compared)}")
+
+
+def own_questions() -> Path:
+    """The questions in the checkout that this package is run from."""
+    path = Path(__file__).parents[1] / "tests" / "questions.jsonl"
+    if not path.is_file():
+        raise QuestionsUnusable("QUESTIONS", "is missing, and there is no checkout with its own", "name a file")
+    return path
 
 
 @contextmanager

@@ -13,6 +13,7 @@ BuilderError
 │   ├── NotASkill             the folder exists and holds something else
 │   ├── OverBudget            a share of the size limits is exceeded
 │   └── IndexDamaged          index.json is missing or does not fit the references
+├── QuestionsUnusable     a file of questions cannot be read
 ├── InvalidSkill          validation found something that keeps a skill from being installed
 └── HistoryError          a release's wheel cannot be had or read, or api_history.json is damaged
 
@@ -87,6 +88,10 @@ class OverBudget(SkillError):
 
 class IndexDamaged(SkillError):
     """``references/index.json`` is missing or does not fit the references."""
+
+
+class QuestionsUnusable(BuilderError):
+    """A file of questions cannot be read, or a line of it is no question."""
 
 
 class InvalidSkill(BuilderError):
