@@ -6,6 +6,7 @@ each page has half a megabyte of navigation.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import zlib
@@ -20,7 +21,6 @@ from urllib.parse import urljoin, urlsplit
 import requests
 import sphobjinv
 import stamina
-from bs4.dammit import UnicodeDammit
 from protego import Protego
 from requests_cache import CachedSession
 
@@ -40,6 +40,11 @@ from skill_builder.scope import OFFICIAL_SITE, Scope
 
 USER_AGENT = f"fsdp-skill/{__version__} (builds an agent skill from PyTorch's documentation)"
 _BUSY = (429, 500, 502, 503, 504)
+_INVENTORY_BYTES = 32 * 1024 * 1024
+"""Unpacked; the official one has 3 MB."""
+_VERSION = re.compile(r"\w[\w.+-]{0,40}", re.ASCII)
+_PLACE = re.compile(r"[\w./+#$%:-]{1,500}")
+"""What a page's or an object's place in the inventory may look like."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -109,14 +114,18 @@ def _read_inventory(
 ) -> tuple[str, tuple[DocumentedObject, ...], set[str]]:
     """Version, documented objects in scope, and names of the pages in scope."""
     try:
+        _check_whole(data)
         inventory = sphobjinv.Inventory(zlib=data)
-        _check_complete(data)
     except Exception as error:  # sphobjinv lets through whatever zlib, the decoder and attrs raise
         raise InventoryDamaged(
             f"{base}{folder}objects.inv", f"not a Sphinx inventory ({error})", "see whether the site is complete"
         ) from error
+    if not _VERSION.fullmatch(inventory.version):
+        raise InventoryDamaged(f"{base}{folder}objects.inv", "it names no version", "see whether this is a Sphinx site")
     objects, names = [], set()
     for item in inventory.objects:
+        if not _is_place(item.uri_expanded):
+            continue
         page = item.uri_expanded.partition("#")[0].removesuffix(".html")
         if item.domain == "std" and item.role == "doc" and scope.has_page(page):
             names.add(page)
@@ -130,10 +139,22 @@ def _read_inventory(
     return inventory.version, tuple(sorted(objects, key=lambda item: (item.url, item.name))), names
 
 
-def _check_complete(data: bytes) -> None:
-    """Refuse an inventory that breaks off, of which sphobjinv reads what there is."""
+def _is_place(uri: str) -> bool:
+    """Whether an inventory's entry lies in the documentation's own folder, and is written without tricks."""
+    return (
+        bool(_PLACE.fullmatch(uri))
+        and not uri.startswith("/")
+        and ".." not in uri.split("#", maxsplit=1)[0]
+        and "//" not in uri
+    )
+
+
+def _check_whole(data: bytes) -> None:
+    """Refuse an inventory that breaks off, of which sphobjinv reads what there is, or that unpacks to any size."""
     stream = zlib.decompressobj()
-    stream.decompress(data.split(b"\n", 4)[4])
+    stream.decompress(data.split(b"\n", 4)[4], _INVENTORY_BYTES)
+    if stream.unconsumed_tail:
+        raise ValueError(f"it has more than {_INVENTORY_BYTES // 2**20} MiB")
     if not stream.eof:
         raise ValueError("it breaks off")
 
@@ -270,9 +291,7 @@ class _Client:
 
     def _ask(self, url: str, mode: CacheMode) -> bytes:
         for _ in range(self.manners.redirects + 1):
-            response = self._session(mode).get(
-                url, allow_redirects=False, timeout=self.manners.timeout, force_refresh=mode == "refresh"
-            )
+            response = self._send(url, mode)
             if response.is_redirect:
                 url = self._follow(url, response.headers["Location"])
                 continue
@@ -286,6 +305,17 @@ class _Client:
                 )
             return bytes(response.content)
         raise PageUnusable(url, f"more than {self.manners.redirects} redirects", "check the address in a browser")
+
+    def _send(self, url: str, mode: CacheMode) -> requests.Response:
+        session = self._session(mode)
+        try:
+            return session.get(
+                url, allow_redirects=False, timeout=self.manners.timeout, force_refresh=mode == "refresh"
+            )
+        except ValueError as error:  # From a Location that is no address; many a RequestException is one too.
+            if isinstance(error, requests.RequestException):
+                raise
+            raise PageUnusable(url, f"it redirects to no address ({error})", "check it in a browser") from error
 
     def _follow(self, url: str, location: str) -> str:
         target = urljoin(url, location)
@@ -303,7 +333,7 @@ class _Client:
         value = response.headers.get("Retry-After", "")
         try:
             seconds = float(value) if value.isdigit() else parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, TypeError, OverflowError):
             return None
         return min(max(seconds, 0.0), self.manners.longest_wait)
 
@@ -336,7 +366,11 @@ def _no_credentials(request: requests.PreparedRequest) -> requests.PreparedReque
 
 
 def _decode(data: bytes) -> str:
-    return UnicodeDammit(data, known_definite_encodings=["utf-8"], is_html=True).unicode_markup or ""
+    """The text of a page, whatever charset it claims: Sphinx writes UTF-8; where that is spoiled, most is kept."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("windows-1252", errors="replace")
 
 
 def _how_long_to_wait(error: Exception) -> bool | float:
