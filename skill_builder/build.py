@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,13 +19,15 @@ from skill_builder import __version__
 from skill_builder.corpus.availability import contradictions, with_availability
 from skill_builder.corpus.parse import parse_page
 from skill_builder.corpus.references import References, write_references
-from skill_builder.errors import CoverageError, SiteUnreachable, SkillError, SourceError, TorchUnusable
+from skill_builder.errors import CoverageError, NotInCache, SiteUnreachable, SkillError, SourceError, TorchUnusable
 from skill_builder.history import load_history
 from skill_builder.index.build import Entry, build_index, hint_entries, index_entry, load_search
 from skill_builder.index.passages import cut_guide, cut_references, left_out
 from skill_builder.index.thesaurus import load_thesaurus
+from skill_builder.pages.cache import CacheMode
 from skill_builder.pages.installed import installed_pages
-from skill_builder.pages.site import site_pages
+from skill_builder.pages.site import Manners, site_pages
+from skill_builder.rebuild import check_shrink, is_unchanged, made_from, take_known, vanished
 from skill_builder.records import DocumentedObject, Page, PageSource, Passage, Progress, Section
 from skill_builder.scope import OFFICIAL_SITE, Scope
 from skill_builder.skill.assemble import (
@@ -33,6 +35,7 @@ from skill_builder.skill.assemble import (
     check_budget,
     check_destination,
     read_hand_written,
+    read_manifest,
     sources,
     with_references,
     write_skill,
@@ -53,8 +56,14 @@ class BuildRequest:
     source: Literal["auto", "site", "installed"] = "auto"
     url: str = OFFICIAL_SITE
     docs_version: str = "stable"
-    allow_missing: bool = False
-    """Go on when pages or documented objects are missing."""
+    cache: CacheMode = "use"
+    """How the pages that were kept from earlier are used."""
+    allow_missing: int = 0
+    """So many pages may fail; with any, documented objects may be missing too."""
+    accept_shrink: bool = False
+    """Go on when the skill loses much of what it had."""
+    manners: Manners = field(default_factory=Manners)
+    """How the site is treated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,10 @@ class BuildReport:
     manifest: Manifest
     sizes: Mapping[str, int]
     """Path -> bytes."""
+    changed: bool = True
+    """Whether anything was written; not if nothing has changed."""
+    notes: tuple[str, ...] = ()
+    """What people should know of this build, beside what the manifest notes."""
 
 
 def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, total: None) -> BuildReport:
@@ -75,16 +88,27 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
     """
     check_destination(request.out)
     source, reason = reach_source(request, progress)
-    hashes, sections = parse_pages(source.pages, request.scope, progress)
-    missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing)
-    history = load_history()
-    sections = with_availability(sections, history, source.version)
-    for name in contradictions(sections, history, source.version):
-        source.notes.append(
-            f"{name} is documented, but torch {source.version} does not have it: see fsdp-skill history"
-        )
-    references = write_references(sections, request.scope, source.version)
     hand_written = read_hand_written(sources())
+    before = read_manifest(request.out)
+    manifest = Manifest(
+        origin=source.origin,
+        reason=reason,
+        address=source.address,
+        docs_version=request.docs_version,
+        documentation=source.version,
+        made_from=made_from(source, request.scope, hand_written),
+    )
+    known = before.manifest.pages if before and before.manifest.made_from == manifest.made_from else {}
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as kept:
+        same, pages = take_known(source.pages, known, kept)
+        manifest = replace(manifest, stale=tuple(source.stale))
+        if before and same and is_unchanged(before, manifest, request.out):
+            sizes = {path: (request.out / path).stat().st_size for path in (*before.files, "manifest.json")}
+            return BuildReport(request.out, before.manifest, sizes, changed=False)
+        hashes, sections = parse_pages(pages, request.scope, progress)
+    missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing > 0)
+    sections = with_releases(sections, source)
+    references = write_references(sections, request.scope, source.version)
     files = {
         "SKILL.md": render_skill_md(hand_written.skill_md, references.files, request.scope, source.version),
         **{f"references/{name}": text.encode() for name, text in references.files.items()},
@@ -93,11 +117,8 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         **hand_written.scripts,
         **hand_written.assets,
     }
-    manifest = Manifest(
-        origin=source.origin,
-        reason=reason,
-        address=source.address,
-        documentation=source.version,
+    manifest = replace(
+        manifest,
         pages=hashes,
         counts={"pages": len(hashes), "sections": len(sections), "files": len(files) + 1},
         coverage={
@@ -108,11 +129,15 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         left_out=count_left_out(references.left_out, sections),
         reworded=references.reworded,
         notes=tuple(source.notes),
+        stale=tuple(source.stale),
     )
+    notes = vanished(before.manifest, manifest) if before else ()
+    if before and not request.accept_shrink:
+        check_shrink(before.manifest, manifest)
     files["manifest.json"] = manifest.to_json(files)
     check_budget(files, request.scope.budget)
     write_skill(request.out, files)
-    return BuildReport(request.out, manifest, {path: len(data) for path, data in files.items()})
+    return BuildReport(request.out, manifest, {path: len(data) for path, data in files.items()}, notes=notes)
 
 
 def reach_source(request: BuildRequest, progress: Progress) -> tuple[PageSource, str]:
@@ -129,16 +154,18 @@ def reach_source(request: BuildRequest, progress: Progress) -> tuple[PageSource,
             base=request.url,
             docs_version=request.docs_version,
             allow_missing=request.allow_missing,
+            mode=request.cache,
+            manners=request.manners,
             progress=progress,
         )
-    except SiteUnreachable as error:
+    except (SiteUnreachable, NotInCache) as error:
         if request.source == "site":
             raise
         return _fall_back(request, error, progress)
     return source, "asked for" if request.source == "site" else "the site answers"
 
 
-def _fall_back(request: BuildRequest, site_error: SiteUnreachable, progress: Progress) -> tuple[PageSource, str]:
+def _fall_back(request: BuildRequest, site_error: SourceError, progress: Progress) -> tuple[PageSource, str]:
     try:
         source = installed_pages(request.scope, progress=progress)
     except TorchUnusable as error:
@@ -147,6 +174,8 @@ def _fall_back(request: BuildRequest, site_error: SiteUnreachable, progress: Pro
             f"{site_error.problem}, and the installed torch cannot stand in ({error.problem})",
             f"either {site_error.remedy}; or {error.remedy}",
         ) from error
+    if request.docs_version not in ("stable", source.version):
+        raise site_error
     return source, f"{site_error.where}: {site_error.problem}"
 
 
@@ -197,12 +226,21 @@ def _parsed(
     """The sections of each page in order, no more than a few pages ahead of what is taken."""
     ahead: deque[Future[list[Section]]] = deque()
     for page in pages:
-        hashes[page.url] = hashlib.sha256(page.html.encode()).hexdigest()[:16]
+        hashes[page.url] = page.digest
         ahead.append(pool.submit(parse_page, page, scope))
         if len(ahead) > 4 * _PARSERS:
             yield ahead.popleft().result()
     while ahead:
         yield ahead.popleft().result()
+
+
+def with_releases(sections: Iterable[Section], source: PageSource) -> list[Section]:
+    """The sections with what the history says of their objects; what contradicts it becomes a note."""
+    history = load_history()
+    sections = with_availability(sections, history, source.version)
+    for name in contradictions(sections, history, source.version):
+        source.notes.append(f"{name} is documented, but by the history torch {source.version} does not have it")
+    return sections
 
 
 def check_coverage(
@@ -217,7 +255,7 @@ def check_coverage(
     missing = tuple(item.name for item in objects if item.url not in covered)
     if missing and not allow_missing:
         raise CoverageError(
-            "objects.inv", f"no section for {', '.join(missing)}", "report it, or build with --allow-missing"
+            "objects.inv", f"no section for {', '.join(missing)}", "report it, or build with --allow-missing 1"
         )
     return missing
 

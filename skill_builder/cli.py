@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -29,6 +31,8 @@ from skill_builder.index.evaluate import (
     report_as_fields,
     report_as_text,
 )
+from skill_builder.pages.cache import cache_folder, clear
+from skill_builder.rebuild import check_skill
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
 from skill_builder.skill.templates import copy_template
@@ -41,6 +45,9 @@ BUILT = Path("dist") / SKILL_NAME
 SEEKERS = Path("build") / "bench" / "skill-seekers"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_DIFFERENT = 3
+
+VERSION_NAME = re.compile(r"\w[\w.+-]{0,40}", re.ASCII)
 
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
 """Messages and progress; results go to stdout."""
@@ -60,6 +67,15 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+scope_option = click.option(
+    "--scope",
+    type=click.Path(path_type=Path),
+    default=SCOPE_FILE,
+    show_default="the builder's own",
+    help="Which pages are in scope.",
+)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fsdp-skill")
 def main() -> None:
@@ -76,32 +92,56 @@ def main() -> None:
 )
 @click.option("--url", metavar="BASE", default=OFFICIAL_SITE, show_default=True, help="The site's root, or a mirror's.")
 @click.option("--docs-version", metavar="V", default="stable", show_default=True, help="stable, main or a release.")
-@click.option("--out", type=click.Path(path_type=Path), default=BUILT, show_default=True, help="The skill's folder.")
 @click.option(
-    "--scope",
+    "--out",
     type=click.Path(path_type=Path),
-    default=SCOPE_FILE,
-    show_default="the builder's own",
-    help="Which pages are in scope.",
+    help=f"The skill's folder.  [default: {BUILT}, or dist/V/{SKILL_NAME} for another version than stable]",
 )
-@click.option("--allow-missing", is_flag=True, help="Go on when pages or documented objects are missing.")
+@scope_option
+@click.option("--refresh", "cache", flag_value="refresh", help="Fetch every page anew.")
+@click.option("--offline", "cache", flag_value="offline", help="Use the pages that were kept, and send no request.")
+@click.option(
+    "--allow-missing",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Go on when up to N pages fail (their last good copies stand in), or documented objects are missing.",
+)
+@click.option("--accept-shrink", is_flag=True, help="Go on when the skill loses much of what it had.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @told
-def build(source: str, url: str, docs_version: str, out: Path, scope: Path, allow_missing: bool, as_json: bool) -> None:
-    """Build the skill from the official documentation."""
+def build(
+    source: str,
+    url: str,
+    docs_version: str,
+    out: Path | None,
+    scope: Path,
+    cache: str | None,
+    allow_missing: int,
+    accept_shrink: bool,
+    as_json: bool,
+) -> None:
+    """Build the skill from the official documentation.
+
+    What is built already is left as it is when nothing has changed.
+    """
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"{url!r} is not an http(s) address", param_hint="--url")
+    if not VERSION_NAME.fullmatch(docs_version):
+        raise click.BadParameter(f"{docs_version!r} is not stable, main or a release", param_hint="--docs-version")
     request = BuildRequest(
         scope=load_scope(scope),
-        out=out,
+        out=out or (BUILT if docs_version == "stable" else Path("dist") / docs_version / SKILL_NAME),
         source=source,  # type: ignore[arg-type]  # click has checked it
         url=url,
         docs_version=docs_version,
+        cache=cache or "use",  # type: ignore[arg-type]
         allow_missing=allow_missing,
+        accept_shrink=accept_shrink,
     )
     with progress() as report_progress:
         report = build_skill(request, report_progress)
-    for note in report.manifest.notes:
+    for note in (*report.manifest.notes, *report.notes):
         messages.print(f"note: {note}", markup=False)
     print_report(report, as_json=as_json)
 
@@ -112,18 +152,59 @@ def print_report(report: BuildReport, *, as_json: bool) -> None:
     if as_json:
         click.echo((report.out / "manifest.json").read_text(encoding="utf-8"), nl=False)
         return
+    if not report.changed:
+        click.echo(f"{report.out}: nothing has changed; {manifest.counts['pages']} pages, as they were")
+        return
     covered, documented = manifest.coverage["with_section"], manifest.coverage["documented"]
     click.echo(f"{report.out}: from {manifest.address} ({manifest.reason}), PyTorch {manifest.documentation}")
     click.echo(f"{manifest.counts['pages']} pages, {manifest.counts['sections']} sections")
     click.echo(f"coverage: {covered} of {documented} documented objects")
     size = sum(report.sizes.values())
     click.echo(f"{len(report.sizes)} files, {size / 1024:.0f} KiB")
+    for url in manifest.stale:
+        click.echo(f"stale: {url}")
     for name in manifest.coverage["missing"]:  # type: ignore[attr-defined]
         click.echo(f"missing: {name}")
     if manifest.left_out:
         click.echo("no room for these sections; the search still names them:")
         for page, count in manifest.left_out.items():
             click.echo(f"  {page} ({count})")
+
+
+@main.command("check")
+@click.argument("skill", metavar="DIR", type=click.Path(path_type=Path), default=BUILT)
+@scope_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@told
+def check(skill: Path, scope: Path, as_json: bool) -> None:
+    """Ask whether the documentation has changed since a skill was built.
+
+    Exit status 0: no; 3: yes, and the pages are listed.
+    """
+    with progress() as report_progress:
+        changes = check_skill(skill, load_scope(scope), report_progress)
+    if as_json:
+        click.echo(json.dumps(asdict(changes), indent=1))
+    else:
+        for kind, urls in asdict(changes).items():
+            for url in urls:
+                click.echo(f"{kind}: {url}")
+    messages.print(f"{skill}: the documentation has {'changed' if changes else 'not changed'}", markup=False)
+    if changes:
+        sys.exit(EXIT_DIFFERENT)
+
+
+@main.group("cache")
+def cache_group() -> None:
+    """The pages that were kept, so that a build asks only for what has changed."""
+
+
+@cache_group.command("clear")
+@told
+def clear_cache() -> None:
+    """Remove them."""
+    folder = cache_folder()
+    click.echo(f"{folder}: {clear(folder) / 1024:.0f} KiB removed")
 
 
 @main.command("validate")

@@ -5,6 +5,7 @@ BuilderError
 ├── SourceError           pages could not be had
 │   ├── SiteUnreachable       no answer from the site
 │   ├── PageMissing           the site answered, but not with this page
+│   │   └── NotInCache            with --offline: no copy of it was kept
 │   ├── PageUnusable          an empty page, no article in it, too large, nested too deep
 │   ├── InventoryDamaged      objects.inv cannot be read
 │   └── TorchUnusable         torch is missing, too old, or Sphinx could not render it
@@ -12,8 +13,10 @@ BuilderError
 ├── SkillError            a skill folder cannot be read or written
 │   ├── NotASkill             the folder exists and holds something else
 │   ├── OverBudget            a share of the size limits is exceeded
+│   ├── Shrunk                a build has lost much of what the one before it had
 │   └── IndexDamaged          index.json is missing or does not fit the references
 ├── QuestionsUnusable     a file of questions cannot be read
+├── CacheError            the folder of kept pages cannot be changed
 ├── InvalidSkill          validation found something that keeps a skill from being installed
 └── HistoryError          a release's wheel cannot be had or read, or api_history.json is damaged
 
@@ -58,6 +61,10 @@ class PageMissing(SourceError):
     """The site answers, but does not have the page."""
 
 
+class NotInCache(PageMissing):
+    """No request is to be sent, and no copy of the answer was kept."""
+
+
 class PageUnusable(SourceError):
     """A page came, but it holds nothing that can be read as documentation."""
 
@@ -86,12 +93,20 @@ class OverBudget(SkillError):
     """A share of the size limits is exceeded."""
 
 
+class Shrunk(SkillError):
+    """A build has lost much of what the one before it had."""
+
+
 class IndexDamaged(SkillError):
     """``references/index.json`` is missing or does not fit the references."""
 
 
 class QuestionsUnusable(BuilderError):
     """A file of questions cannot be read, or a line of it is no question."""
+
+
+class CacheError(BuilderError):
+    """The folder of kept pages cannot be changed."""
 
 
 class InvalidSkill(BuilderError):

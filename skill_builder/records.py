@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -16,6 +17,11 @@ class Page:
     url: str
     """The official URL, without fragment, whatever mirror or renderer the page came from."""
     html: str
+
+    @property
+    def digest(self) -> str:
+        """The first 16 digits of the SHA-256 of the page, which tell whether it changed."""
+        return hashlib.sha256(self.html.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class PageSource:
     """The pages in the order of their URLs, lazily: later ones are fetched while earlier ones are parsed."""
     notes: list[str] = field(default_factory=list)
     """What people should know: missing optional pages, counts of warnings. Grows with ``pages``."""
+    stale: list[str] = field(default_factory=list)
+    """URLs of the pages that could not be had, for which the last good copy stands. Grows with ``pages``."""
 
 
 @dataclass(frozen=True, slots=True)

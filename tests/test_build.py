@@ -96,7 +96,7 @@ def test_a_bad_page_fails_the_build_and_the_skill_stays(site_root, tmp_path, pat
 def test_what_is_missing_may_be_allowed(site_root, tmp_path):
     copy = changed(site_root, tmp_path, "docs/stable/elastic/run.html", None)
     with serve(copy) as url:
-        report = build_skill(BuildRequest(SCOPE, tmp_path / "pytorch-fsdp", source="site", url=url, allow_missing=True))
+        report = build_skill(BuildRequest(SCOPE, tmp_path / "pytorch-fsdp", source="site", url=url, allow_missing=1))
     assert "torch.distributed.run" in report.manifest.coverage["missing"]
     assert any("docs/stable/elastic/run.html" in note for note in report.manifest.notes)
 

@@ -14,7 +14,9 @@ from urllib.parse import quote, urljoin, urlsplit
 from bs4 import Tag
 from markdownify import MarkdownConverter
 
+from skill_builder.corpus.harmless import defuse
 from skill_builder.corpus.signature import parses_as_python
+from skill_builder.corpus.tidy import FIELD, NUMBER
 
 _LANGUAGES = {
     "python3": "python",
@@ -89,7 +91,7 @@ class Converter(MarkdownConverter):
         """The Markdown of an element's inside, without a leading or trailing blank line."""
         text: str = super().process_tag(element, parent_tags=set())  # type: ignore[misc]  # absent from its stubs
         lines = (line.rstrip() for line in text.split("\n"))
-        return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip("\n")
+        return defuse(_BLANK_LINES.sub("\n\n", "\n".join(lines)).strip("\n"))
 
     def process_tag(self, node: Tag, parent_tags: set[str] | None = None) -> str:
         """Convert an element, unless it is one that is kept apart."""
@@ -171,11 +173,15 @@ class Converter(MarkdownConverter):
             return _block(text)
         if "field-list" not in around:
             return f"\n{_indented(text)}\n"
-        label = el.find_previous_sibling("dt")
-        is_listed = label is not None and label.get_text().strip(" :\n") in _LISTED_FIELDS
+        is_listed = el.get(FIELD) in _LISTED_FIELDS
         if is_listed and el.find(("ul", "ol"), recursive=False) is None:
             text = "- " + _indented(text).lstrip()
         return _block(text)
+
+    def convert_li(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        text = text.strip()
+        mark = f"{el[NUMBER]}. " if el.has_attr(NUMBER) else "- "
+        return mark + _indented(text, " " * len(mark)).lstrip(" ") + "\n" if text else "\n"
 
     def convert_hN(self, n: int, el: Tag, text: str, parent_tags: set[str]) -> str:
         return f"\n\n**{' '.join(text.split())}**\n\n"
@@ -253,8 +259,8 @@ _DIVISIONS: dict[str, Callable[[str], str]] = {
 }
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"  {line}" if line else line for line in text.split("\n"))
+def _indented(text: str, indent: str = "  ") -> str:
+    return "\n".join(f"{indent}{line}" if line else line for line in text.split("\n"))
 
 
 def _longest_backticks(text: str) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from bs4 import BeautifulSoup, Tag
 
+from skill_builder.corpus.harmless import is_anchor, title_text
 from skill_builder.corpus.markdown import Converter, classes, signature_block
 from skill_builder.corpus.tidy import CODE_LINK, NoArticle, tidy_article
 from skill_builder.errors import PageUnusable
@@ -42,11 +43,11 @@ def parse_page(page: Page, scope: Scope) -> list[Section]:
     """
     try:
         article = BeautifulSoup(tidy_article(page.html), "lxml").find(True)
+        assert isinstance(article, Tag)
+        owners = _recognised(article)
     except NoArticle as error:
         remedy = "open it in a browser: is this a Sphinx page, and has the site's theme changed?"
         raise PageUnusable(page.url, str(error), remedy) from error
-    assert isinstance(article, Tag)
-    owners = list(_owners(article))
     headings = [heading for owner in owners if (heading := _heading(owner)) is not None]
     converter = Converter(page.url, apart=[owner.element for owner in owners] + headings)
     sections: dict[int, Section] = {}
@@ -66,6 +67,18 @@ def parse_page(page: Page, scope: Scope) -> list[Section]:
     return found
 
 
+def _recognised(article: Tag) -> list[_Owner]:
+    """The owners of an article.
+
+    Raises:
+        NoArticle: It has headings, but there is no owner.
+    """
+    owners = list(_owners(article))
+    if not owners and article.find(_HEADINGS):
+        raise NoArticle("no heading is recognised (none is in a <section> with an id)")
+    return owners
+
+
 def _owners(article: Tag) -> Iterator[_Owner]:
     known: dict[int, _Owner] = {}
     for element in article.find_all(("section", "div", "dl")):
@@ -77,9 +90,10 @@ def _owners(article: Tag) -> Iterator[_Owner]:
 
 def _is_owner(element: Tag) -> bool:
     if element.name == "dl":
-        return "py" in classes(element) and element.find("dt", id=True, recursive=False) is not None
+        term = element.find("dt", id=True, recursive=False) if "py" in classes(element) else None
+        return term is not None and is_anchor(str(term["id"]))
     is_section = element.name == "section" or (element.name == "div" and "section" in classes(element))
-    return is_section and element.has_attr("id")
+    return is_section and is_anchor(str(element.get("id", "")))
 
 
 def _own_elements(element: Tag) -> Iterator[Tag]:
@@ -99,13 +113,13 @@ def _heading(owner: _Owner) -> Tag | None:
 def _section(owner: _Owner, url: str, converter: Converter) -> Section:
     """A section without its category and parent, which depend on the one around it."""
     elements = [owner.element, *_own_elements(owner.element)]
-    ids = [str(element["id"]) for element in elements if element.has_attr("id")]
+    ids = [name for element in elements if is_anchor(name := str(element.get("id", "")))]
     if owner.element.name == "dl":
         return _object(owner, url, converter, ids)
     heading, anchor = _heading(owner), str(owner.element["id"])
     return Section(
         url=f"{url}#{anchor}",
-        title=" ".join(heading.get_text().split()) if heading else anchor,
+        title=title_text(heading.get_text()) if heading else anchor,
         kind="heading",
         name="",
         parent="",

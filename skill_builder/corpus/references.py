@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from skill_builder.corpus.availability import label
+from skill_builder.corpus.harmless import code_lines, escape_title
 from skill_builder.errors import OverBudget
 from skill_builder.fragments import Fragments
 from skill_builder.records import Section
@@ -21,7 +22,6 @@ from skill_builder.scope import Category, Scope, page_name
 
 KIB = 1024
 
-_FENCE = re.compile(r"^[>\s]*(?:[-+*]\s+|\d+[.)]\s+)?(`{3,})")
 _LINK = re.compile(r"\[((?:[^\[\]\\`]|\\.|`[^`]*`)+)\]\((https?://[^()\s]+)\)")
 _OLD_HOST = re.compile(r"^https?://pytorch\.org/docs/(stable|main|master)/")
 _IMPORT_OS = re.compile(r"^(\W*)import os\s*$", re.MULTILINE)
@@ -193,7 +193,7 @@ def _file(
         if section.page != page:
             page = section.page
             if section.depth:
-                blocks.append((None, [f"## [{places.titles[page]}]({page})", ""]))
+                blocks.append((None, [f"## [{escape_title(places.titles[page])}]({page})", ""]))
         markdown, notes = _reword(section.markdown)
         if notes:
             reworded[section.url] = notes
@@ -244,7 +244,7 @@ def _contents(blocks: list[tuple[Section | None, list[str]]], offset: int) -> li
     for number, owner, heading in listed:
         title = _PAGE_TITLE.sub(r"\1", heading)
         if owner is not None:
-            title = owner.name.rpartition(".")[2] or owner.title
+            title = owner.name.rpartition(".")[2] or escape_title(owner.title)
         entries.append(f"{' ' * (owner.depth if owner else 0)}- {start + number}: {title}")
     return ["Contents, by line:", "", *entries, ""]
 
@@ -260,9 +260,10 @@ def _heading(section: Section) -> str:
     """A section's heading; its title is a link where the URL cannot be told from the title."""
     marks = "#" * min(6, section.depth + 2)
     anchor = section.url.partition("#")[2]
+    title = section.title if section.name else escape_title(section.title)
     if section.depth and anchor in (section.name, official_anchor(section.title)):
-        return f"{marks} {section.title}"
-    return f"{marks} [{section.title}]({section.url})"
+        return f"{marks} {title}"
+    return f"{marks} [{title}]({section.url})"
 
 
 def official_anchor(title: str) -> str:
@@ -286,7 +287,7 @@ class _Links:
         """The text with links to the skill's own sections made reference links, outside code blocks."""
         own = self._places.place(section.url)
         lines = []
-        for line, is_code in _code_lines(markdown):
+        for line, is_code in code_lines(markdown):
             lines.append(line if is_code else _LINK.sub(lambda match: self._link(match, own), line))
         return "\n".join(lines)
 
@@ -308,22 +309,6 @@ class _Links:
     def definitions(self) -> list[str]:
         """The lines that close the file."""
         return [f"[{label}]: {target}" for label, target in sorted(self._targets.values())]
-
-
-def _code_lines(markdown: str) -> Iterator[tuple[str, bool]]:
-    """Each line, and whether it belongs to a fenced block."""
-    fence = ""
-    for line in markdown.split("\n"):
-        match = _FENCE.match(line)
-        if fence:
-            yield line, True
-            if match and match[1] == fence:
-                fence = ""
-        elif match:
-            fence = match[1]
-            yield line, True
-        else:
-            yield line, False
 
 
 def _reword(markdown: str) -> tuple[str, list[str]]:

@@ -11,6 +11,7 @@ import re
 from lxml import etree, html
 from lxml.html import HtmlElement
 
+from skill_builder.corpus.harmless import visible
 from skill_builder.corpus.signature import qualified_name, signature
 
 MAX_DEPTH = 200
@@ -19,7 +20,23 @@ MAX_DEPTH = 200
 CODE_LINK = "data-code"
 """Attribute of an object's ``<dt>`` with the target of its ``[source]`` link."""
 
-_NOISE_TAGS = ("nav", "script", "style", "noscript", "button", "template", "svg", "iframe", "form", "input")
+NUMBER = "data-number"
+"""Attribute of an item of a numbered list."""
+FIELD = "data-field"
+"""Attribute of a ``<dd>`` in a field list: the field's name."""
+
+_GONE = "gone"
+"""A tag that stands for nothing, until it is stripped."""
+_SPAN = re.compile(r"[1-9]|1\d", re.ASCII)
+_START = re.compile(r"\d{1,6}", re.ASCII)
+_SPACES = re.compile(r"[ \t]{2,}")
+_NOISE_TAGS = (
+    *("nav", "script", "style", "noscript", "button", "template", "svg", "iframe", "form", "input"),
+    *("video", "audio", "object", "embed", "canvas", "textarea", "select", "title", "base", "link", "meta"),
+)
+_HIDDEN = re.compile(
+    r"display\s*:\s*none|visibility\s*:\s*hidden|(?:font-size|opacity)\s*:\s*0(?![.\d])", re.IGNORECASE
+)
 _NOISE_CLASSES = frozenset(
     (
         "headerlink",
@@ -47,16 +64,19 @@ def tidy_article(page: str) -> str:
     """The article of a page, tidied, as HTML.
 
     Raises:
-        NoArticle: The page is empty, has neither an ``<article>`` nor a ``role=main``, or is nested too deep.
+        NoArticle: The page is empty, breaks off, has neither an ``<article>`` nor a ``role=main``, or is nested too
+            deep.
     """
     if not page.strip():
         raise NoArticle("the page is empty")
+    if "<html" in page and "</html>" not in page:
+        raise NoArticle("the page breaks off: it has no </html>")
     article = _article(html.document_fromstring(page))
     if _depth(article) > MAX_DEPTH:
         raise NoArticle(f"elements are nested more than {MAX_DEPTH} deep")
     for step in _STEPS:
         step(article)
-    return str(html.tostring(article, encoding="unicode"))
+    return visible(str(html.tostring(article, encoding="unicode")))
 
 
 def _article(root: HtmlElement) -> HtmlElement:
@@ -80,21 +100,46 @@ def _with_class(*names: str, tag: str = "*") -> str:
 
 
 def _drop_noise(article: HtmlElement) -> None:
-    noise = list(article.iter(etree.Comment, etree.ProcessingInstruction, *_NOISE_TAGS))
-    noise += [element for element in article.iter() if not _NOISE_CLASSES.isdisjoint(element.get("class", "").split())]
+    noise = list(article.iter(*_NOISE_TAGS))
+    noise += [element for element in article.iter("*") if _is_noise(element)]
     noise += [element for element in article.iter("p") if _DATE_LINE.match(element.text_content())]
-    for element in noise:
-        if element.getparent() is not None:
-            element.drop_tree()
+    etree.strip_tags(article, etree.Comment, etree.ProcessingInstruction)
+    _remove(article, noise)
+
+
+def _remove(article: HtmlElement, elements: list[HtmlElement]) -> None:
+    """Take elements out, all at once: one at a time would copy the text between them again and again."""
+    for element in elements:
+        for child in list(element):
+            element.remove(child)
+        element.text = None
+    _unwrap(article, elements)
+
+
+def _unwrap(article: HtmlElement, elements: list[HtmlElement]) -> None:
+    """Take elements away and leave what is in them."""
+    for element in elements:
+        if element is not article:
+            element.tag = _GONE
+    etree.strip_tags(article, _GONE)
+
+
+def _is_noise(element: HtmlElement) -> bool:
+    """Whether an element is there for a browser, or is not shown in one."""
+    if not _NOISE_CLASSES.isdisjoint(element.get("class", "").split()):
+        return True
+    return element.get("hidden") is not None or bool(_HIDDEN.search(element.get("style", "")))
 
 
 def _keep_code_links(article: HtmlElement) -> None:
+    links = []
     for mark in article.xpath(_with_class("viewcode-link")):
         link = next(mark.iterancestors("a"), None)
         term = next(mark.iterancestors("dt"), None)
         if link is not None and term is not None:
             term.set(CODE_LINK, link.get("href", ""))
-            link.drop_tree()
+            links.append(link)
+    _remove(article, links)
 
 
 def _write_signatures(article: HtmlElement) -> None:
@@ -109,8 +154,7 @@ def _mark_terms(article: HtmlElement) -> None:
     """A term's type is set off from it, and a footnote's number is no link back to where it is used."""
     for element in article.xpath(_with_class("classifier")):
         element.text = f": {element.text or ''}"
-    for element in article.xpath(".//a[@role='doc-backlink']"):
-        element.drop_tag()
+    _unwrap(article, article.xpath(".//a[@role='doc-backlink']"))
 
 
 def _typeset_formulas(article: HtmlElement) -> None:
@@ -119,8 +163,7 @@ def _typeset_formulas(article: HtmlElement) -> None:
         tex = element.xpath(".//annotation[@encoding='application/x-tex']")
         numbers = element.xpath(_with_class("eqno"))
         number = "".join(f" {found.text_content()}" for found in numbers)
-        for found in numbers:
-            found.drop_tree()
+        _remove(element, numbers)
         text = (tex[0] if tex else element).text_content().strip()
         for left, right in _TEX_DELIMITERS:
             if text.startswith(left) and text.endswith(right):
@@ -143,17 +186,29 @@ def _flatten_code(article: HtmlElement) -> None:
 
 def _join_doctests(article: HtmlElement) -> None:
     """An example that Sphinx cut at its blank lines is one block again, without directives for the test runner."""
+    joined: list[HtmlElement] = []
+    codes: list[str] = []
+    first: HtmlElement | None = None
+    last: HtmlElement | None = None
     for block in article.xpath(_with_class("doctest", tag="div")):
         pre = next(block.iter("pre"), None)
         if pre is None:
             continue
-        code = _without_directives(pre.text_content().strip("\n"))
-        before = block.getprevious()
-        if before is not None and "doctest" in before.get("class", "") and not (before.tail or "").strip():
-            pre = next(before.iter("pre"))
-            code = f"{pre.text_content()}\n{code}"
-            block.drop_tree()
-        _only_text(pre, code.strip() + "\n")
+        code = _without_directives(pre.text_content().strip("\n")).strip() + "\n"
+        if last is not None and block.getprevious() is last and not (last.tail or "").strip():
+            joined.append(block)
+        else:
+            _set_code(first, codes)
+            first, codes = pre, []
+        codes.append(code)
+        last = block
+    _set_code(first, codes)
+    _remove(article, joined)
+
+
+def _set_code(pre: HtmlElement | None, codes: list[str]) -> None:
+    if pre is not None:
+        _only_text(pre, "\n".join(codes).strip() + "\n")
 
 
 def _without_directives(code: str) -> str:
@@ -233,13 +288,50 @@ def _set_typed(entry: HtmlElement, name: HtmlElement, typed: str, used: list[Htm
         paragraph.drop_tree()
 
 
-def _one_header_row(article: HtmlElement) -> None:
-    """Markdown tables have one header row; further ones become rows of the body."""
+def _plain_tables(article: HtmlElement) -> None:
+    """Markdown tables have one header row and one body; further header rows become rows of the body."""
     for head in article.iter("thead"):
         for row in list(head)[:0:-1]:
             for cell in row.iter("th"):
                 cell.tag = "td"
             head.addnext(row)
+    for table in article.iter("table"):
+        bodies = table.findall("tbody")
+        for body in bodies[1:]:
+            bodies[0].extend(list(body))
+            table.remove(body)
+    for cell in article.iter("td", "th"):
+        if cell.get("colspan") is not None and not _SPAN.fullmatch(cell.get("colspan")):
+            del cell.attrib["colspan"]
+
+
+def _number_items(article: HtmlElement) -> None:
+    """An item of a numbered list gets its number."""
+    for items in article.iter("ol"):
+        start = items.get("start", "1")
+        first = int(start) if _START.fullmatch(start) else 1
+        for number, item in enumerate(items.findall("li"), first):
+            item.set(NUMBER, str(number))
+
+
+def _label_fields(article: HtmlElement) -> None:
+    """The body of a field gets the field's name."""
+    for fields in article.xpath(_with_class("field-list", tag="dl")):
+        label = ""
+        for element in fields:
+            if element.tag == "dt":
+                label = element.text_content().strip(" :\n")
+            elif element.tag == "dd":
+                element.set(FIELD, label)
+
+
+def _squeeze_spaces(article: HtmlElement) -> None:
+    """Outside code a run of spaces is one: some patterns of the converter take the square of its length."""
+    for element in article.iter("*"):
+        if element.text and element.tag != "pre" and "sig" not in element.get("class", "").split():
+            element.text = _SPACES.sub(" ", element.text)
+        if element.tail:
+            element.tail = _SPACES.sub(" ", element.tail)
 
 
 def _only_text(element: HtmlElement, text: str) -> None:
@@ -269,5 +361,8 @@ _STEPS = (
     _type_parameters,
     _flatten_code,
     _unwrap_indentation,
-    _one_header_row,
+    _plain_tables,
+    _number_items,
+    _label_fields,
+    _squeeze_spaces,
 )

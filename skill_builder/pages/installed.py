@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def _converse(child: subprocess.Popen[bytes], scope: Scope, progress: Progress) 
     assert child.stdin and child.stdout
     try:
         with child.stdin:
-            pickle.dump(scope.installed, child.stdin)
+            child.stdin.write(json.dumps([asdict(page) for page in scope.installed]).encode())
     except BrokenPipeError:
         raise _Silent from None
     done, total = 0, len(scope.installed)

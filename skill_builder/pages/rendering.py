@@ -1,6 +1,6 @@
 """The process in which Sphinx documents the installed torch; ``installed.py`` starts it and says why.
 
-Standard input brings the pages to render, pickled. Standard output carries a line of JSON for each page that
+Standard input brings the pages to render, as JSON. Standard output carries a line of JSON for each page that
 was read (``"read"``), and a last one: ``{"rendered": ...}``, or ``{"unusable": [where, problem, remedy]}``.
 All else that anything prints goes to standard error.
 """
@@ -13,7 +13,6 @@ import inspect
 import json
 import logging
 import os
-import pickle
 import re
 import signal
 import sys
@@ -27,7 +26,7 @@ from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.errors import PycodeError
 from sphinx.pycode import ModuleAnalyzer
 
-from skill_builder.scope import StubObject, StubPage
+from skill_builder.scope import StubObject, StubPage, StubSection
 
 OLDEST_TORCH = (2, 6)
 MOST_WORKERS = 4
@@ -42,7 +41,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _leave)
     report = Report()
     folder = Path(sys.argv[1])
-    pages: tuple[StubPage, ...] = pickle.load(sys.stdin.buffer)  # noqa: S301  (the parent process wrote it)
+    pages = pages_from_json(json.load(sys.stdin))
     try:
         torch = import_torch()
     except Unusable as error:
@@ -60,6 +59,25 @@ def main() -> None:
                 "warnings": warnings,
             }
         }
+    )
+
+
+def pages_from_json(pages: list[dict[str, Any]]) -> tuple[StubPage, ...]:
+    """Turn back what ``dataclasses.asdict`` and JSON made of the pages."""
+    return tuple(
+        StubPage(
+            page["name"],
+            page["title"],
+            tuple(page["modules"]),
+            tuple(
+                StubSection(
+                    section["title"],
+                    tuple(StubObject(i["module"], i["name"], tuple(i["members"])) for i in section["objects"]),
+                )
+                for section in page["sections"]
+            ),
+        )
+        for page in pages
     )
 
 

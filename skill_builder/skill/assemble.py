@@ -12,9 +12,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from skill_builder import __version__
 from skill_builder.errors import NotASkill, OverBudget, SkillError
@@ -119,18 +120,24 @@ class Manifest:
     reason: str
     """Why this source."""
     address: str
+    docs_version: str
+    """The version that was asked for: ``stable``, ``main`` or a release."""
     documentation: str
-    """The documentation's version."""
-    pages: Mapping[str, str]
+    """The documentation's version, as it says itself."""
+    made_from: str
+    """A hash of all that decides what is written but the pages: the builder, the scope, the guides, the inventory."""
+    pages: Mapping[str, str] = field(default_factory=dict)
     """Official URL -> the first 16 digits of the SHA-256 of the page as it was fetched or rendered."""
-    counts: Mapping[str, int]
-    coverage: Mapping[str, object]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    coverage: Mapping[str, object] = field(default_factory=dict)
     """How many documented objects have a section, of how many, and the names of those that have none."""
-    left_out: Mapping[str, str]
+    left_out: Mapping[str, str] = field(default_factory=dict)
     """Official URL of a page -> "12 of 34": how many of its sections there was no room for."""
-    reworded: tuple[str, ...]
+    reworded: tuple[str, ...] = ()
     """URLs of the sections that are not to the letter, so that scanners of skills let them pass."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
+    """URLs of the pages that could not be had, for which the last good copy stands."""
 
     def to_json(self, files: Mapping[str, bytes]) -> bytes:
         """The text of ``manifest.json``; the only place of a build that holds the time."""
@@ -141,6 +148,51 @@ class Manifest:
             "files": {path: hashlib.sha256(data).hexdigest() for path, data in sorted(files.items())},
         }
         return (json.dumps(built, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A skill that was built earlier, as its manifest tells it."""
+
+    manifest: Manifest
+    built: str
+    """When."""
+    files: Mapping[str, str]
+    """Path -> SHA-256."""
+
+    def is_whole(self, folder: Path) -> bool:
+        """Whether the folder holds these files, as they were written, and no others."""
+        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
+        del found["manifest.json"]
+        try:
+            hashes = {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in found.items()}
+        except OSError:
+            return False
+        return hashes == self.files
+
+
+def read_manifest(folder: Path) -> Built | None:
+    """What a skill's manifest says; None where there is none, or it is damaged, or of another builder."""
+    try:
+        said = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        return Built(_manifest(said), str(said["built"]), {str(k): str(v) for k, v in said["files"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _manifest(said: Mapping[str, Any]) -> Manifest:
+    values: dict[str, Any] = {}
+    for known in fields(Manifest):
+        value, kind = said[known.name], _KINDS[str(known.type).partition("[")[0]]
+        if not isinstance(value, kind):
+            raise TypeError(known.name)
+        values[known.name] = tuple(value) if kind is list else value
+    int(values["counts"]["sections"])
+    return Manifest(**values)
+
+
+# How a field of the manifest is annotated -> what it is in JSON.
+_KINDS = {"str": str, "Mapping": dict, "tuple": list}
 
 
 def check_destination(out: Path) -> None:

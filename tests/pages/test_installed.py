@@ -1,12 +1,13 @@
 """The pages that are rendered from the installed torch."""
 
+import json
 import logging
 import os
 import re
 import sys
 import tempfile
 import warnings
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bs4 import BeautifulSoup
 
 from skill_builder.errors import ScopeError, TorchUnusable
 from skill_builder.pages.installed import OFFICIAL_DOCS, installed_pages
+from skill_builder.pages.rendering import pages_from_json
 from skill_builder.scope import StubObject, StubPage, StubSection, load_scope
 
 OFFICIAL_INVENTORY = Path(__file__).parents[2].parent / "shared/docs-site/docs/stable/objects.inv"
@@ -66,6 +68,11 @@ def own_temporary_folder(tmp_path, monkeypatch):
 def test_pages_have_their_official_addresses_in_order(rendered):
     _, pages, _ = rendered
     assert [page.url for page in pages] == sorted(f"{OFFICIAL_DOCS}{page.name}.html" for page in load_scope().installed)
+
+
+def test_the_process_that_renders_is_told_the_pages_in_json():
+    pages = load_scope().installed
+    assert pages_from_json(json.loads(json.dumps([asdict(page) for page in pages]))) == pages
 
 
 def test_source_says_which_torch_it_is(rendered):

@@ -1,99 +1,14 @@
 """The site source, against servers on 127.0.0.1 that behave and that do not."""
 
 import re
-import threading
 import time
-import zlib
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from skill_builder.errors import InventoryDamaged, PageMissing, PageUnusable, SiteUnreachable
 from skill_builder.pages.site import Manners, site_pages
 from skill_builder.records import DocumentedObject
-from skill_builder.scope import load_scope
-
-SCOPE = load_scope()
-QUICK = Manners(timeout=0.5, deadline=1.0, attempts=3, longest_wait=0.1, page_bytes=20_000)
-OFFICIAL = "https://docs.pytorch.org/docs/stable/"
-
-
-def inventory(*lines):
-    head = b"# Sphinx inventory version 2\n# Project: PyTorch\n# Version: 2.13\n# The rest is compressed using zlib.\n"
-    return head + zlib.compress("".join(f"{line}\n" for line in lines).encode())
-
-
-INVENTORY = inventory(
-    "fsdp std:doc -1 fsdp.html FSDP",
-    "nn std:doc -1 nn.html NN",
-    "torch.distributed.fsdp.FSDP py:class 1 fsdp.html#$ -",
-    "torch.distributed.Work py:class 1 distributed.html#$ -",
-    "torch.nn.Linear py:class 1 nn.html#$ -",
-)
-
-
-class Site:
-    """What a server answers, by path: bytes, a status, or a function of the request handler; and what it was asked."""
-
-    def __init__(self):
-        self.answers = {
-            "/docs/stable/objects.inv": INVENTORY,
-            "/docs/stable/fsdp.html": b"<article>FSDP</article>",
-            "/docs/stable/distributed.html": b"<article>distributed</article>",
-        }
-        self.asked = []
-        self.agents = set()
-        self.most_at_once = 0
-
-    def pages(self, url, **settings):
-        settings.setdefault("manners", QUICK)
-        source = site_pages(SCOPE, base=url, **settings)
-        return source, list(source.pages)
-
-
-@contextmanager
-def serving(site):
-    running = []
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):
-            running.append(self.path)
-            site.most_at_once = max(site.most_at_once, len(running))
-            site.asked.append(self.path)
-            site.agents.add(self.headers["User-Agent"])
-            try:
-                answer = site.answers.get(self.path, 404)
-                if callable(answer):
-                    answer = answer(self)
-                if isinstance(answer, int):
-                    self.reply(answer, b"")
-                elif answer is not None:
-                    self.reply(200, answer)
-            finally:
-                running.remove(self.path)
-
-        def reply(self, status, body, **headers):
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+from tests.odd_site import INVENTORY, OFFICIAL, QUICK, SCOPE, Site, failing, inventory, redirect, serving
 
 
 @pytest.fixture
@@ -176,19 +91,6 @@ def test_pages_are_not_fetched_far_ahead_of_their_use(site, url):
     source.pages.close()
 
 
-def failing(times, status, **headers):
-    """Answers with a status a few times, then with a page."""
-    left = [times]
-
-    def answer(handler):
-        if not left[0]:
-            return b"<article>at last</article>"
-        left[0] -= 1
-        return handler.reply(status, b"", **headers)
-
-    return answer
-
-
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_busy_site_is_asked_again(site, url, status):
     site.answers["/docs/stable/fsdp.html"] = failing(2, status, Retry_After="0")
@@ -256,10 +158,6 @@ def test_a_server_that_drips_does_not_hold_the_build(site, url):
         site.pages(url, manners=Manners(timeout=0.5, deadline=0.3, attempts=1))
 
 
-def redirect(location):
-    return lambda handler: handler.reply(302, b"", Location=location)
-
-
 def test_a_redirect_within_the_site_is_followed(site, url):
     site.answers["/docs/stable/fsdp.html"] = redirect("/docs/stable/distributed.html")
     _, pages = site.pages(url)
@@ -304,7 +202,7 @@ def test_a_missing_page_fails_unless_that_is_allowed(site, url):
     del site.answers["/docs/stable/fsdp.html"]
     with pytest.raises(PageMissing, match=r"/docs/stable/fsdp\.html: the site answers 404"):
         site.pages(url)
-    source, pages = site.pages(url, allow_missing=True)
+    source, pages = site.pages(url, allow_missing=1)
     assert [page.url for page in pages] == [f"{OFFICIAL}distributed.html"]
     assert "docs/stable/fsdp.html" in source.notes[0]
 
