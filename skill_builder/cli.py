@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from skill_builder import records
 from skill_builder.build import BuildReport, BuildRequest, build_skill
-from skill_builder.errors import BuilderError
+from skill_builder.drift import as_html, as_json, as_text, compare, read_built
+from skill_builder.errors import BuilderError, SkillError
 from skill_builder.index.build import load_search
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
@@ -28,6 +29,7 @@ R = TypeVar("R")
 BUILT = Path("dist") / SKILL_NAME
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_DIFFERENT = 3
 
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
 """Messages and progress; results go to stdout."""
@@ -131,6 +133,30 @@ def validate_command(skill: Path, hermes: Path | None, as_json: bool) -> None:
     messages.print(f"{skill}: {errors} errors, {len(findings) - errors} warnings")
     if errors:
         sys.exit(EXIT_FAILED)
+
+
+@main.command()
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path), default=BUILT)
+@click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write a page to read as well.")
+@click.option("--json", "as_json_", is_flag=True, help="Print JSON.")
+@told
+def diff(old: Path, new: Path, page: Path | None, as_json_: bool) -> None:
+    """Compare two built skills by section and object; exit status 3 when they differ."""
+    drift = compare(read_built(old), read_built(new))
+    if page is not None:
+        write_page(page, as_html(drift))
+    click.echo(json.dumps(as_json(drift), indent=1) if as_json_ else as_text(drift), nl=as_json_)
+    if drift.changes:
+        sys.exit(EXIT_DIFFERENT)
+
+
+def write_page(page: Path, text: str) -> None:
+    """Write a page of HTML for people."""
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SkillError(page, f"cannot be written ({error.strerror})", "name another file with --html") from error
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:

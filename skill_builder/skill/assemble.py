@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from skill_builder import __version__
 from skill_builder.errors import NotASkill, OverBudget, SkillError
@@ -141,6 +142,24 @@ class Manifest:
             "files": {path: hashlib.sha256(data).hexdigest() for path, data in sorted(files.items())},
         }
         return (json.dumps(built, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The ``manifest.json`` of a built skill.
+
+    Raises:
+        SkillError: It is missing, cannot be read, or is damaged.
+    """
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SkillError(path, f"cannot be read ({error.strerror})", "build or install the skill again") from error
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise SkillError(path, "is damaged", "build or install the skill again")
+    return manifest
 
 
 def check_destination(out: Path) -> None:
