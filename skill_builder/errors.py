@@ -12,7 +12,9 @@ BuilderError
 ├── SkillError            a skill folder cannot be read or written
 │   ├── NotASkill             the folder exists and holds something else
 │   ├── OverBudget            a share of the size limits is exceeded
-│   └── IndexDamaged          index.json is missing or does not fit the references
+│   ├── IndexDamaged          index.json is missing or does not fit the references
+│   ├── NameTaken             another skill of the same name is installed
+│   └── InstallBusy           another install is at work
 ├── InvalidSkill          validation found something that keeps a skill from being installed
 └── HistoryError          a release's wheel cannot be had or read, or api_history.json is damaged
 
@@ -87,6 +89,14 @@ class OverBudget(SkillError):
 
 class IndexDamaged(SkillError):
     """``references/index.json`` is missing or does not fit the references."""
+
+
+class NameTaken(SkillError):
+    """Another skill of the same name is installed, and Hermes would load neither."""
+
+
+class InstallBusy(SkillError):
+    """Another install is at work, and does not end."""
 
 
 class InvalidSkill(BuilderError):

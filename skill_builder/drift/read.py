@@ -18,7 +18,8 @@ from markdown_it import MarkdownIt
 from skill_builder.corpus.references import official_anchor
 from skill_builder.errors import NotASkill, SkillError
 from skill_builder.index.build import load_search
-from skill_builder.skill.assemble import read_manifest, sources
+from skill_builder.skill.assemble import sources
+from skill_builder.skill.manifest import load_manifest
 
 NOT_COMPARED = ("manifest.json", "references/index.json")
 """Made from the rest."""
@@ -86,7 +87,7 @@ def read_built(folder: Path) -> Built:
     """
     if not (folder / "SKILL.md").is_file():
         raise NotASkill(folder, "has no SKILL.md", "name the folder of a skill")
-    manifest = read_manifest(folder) if (folder / "manifest.json").exists() else {}
+    manifest = load_manifest(folder) if (folder / "manifest.json").exists() else {}
     texts = dict(_texts(folder))
     sizes: Counter[str] = Counter()
     for path, text in texts.items():

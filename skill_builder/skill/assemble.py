@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from skill_builder import __version__
 from skill_builder.errors import NotASkill, OverBudget, SkillError
 from skill_builder.scope import Budget, Scope
+from skill_builder.skill.folders import replace_folder
 
 SKILL_NAME = "pytorch-fsdp"
 REFERENCES_HEADING = "## Official documentation"
@@ -144,24 +142,6 @@ class Manifest:
         return (json.dumps(built, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The ``manifest.json`` of a built skill.
-
-    Raises:
-        SkillError: It is missing, cannot be read, or is damaged.
-    """
-    path = folder / "manifest.json"
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SkillError(path, f"cannot be read ({error.strerror})", "build or install the skill again") from error
-    except ValueError:
-        manifest = None
-    if not isinstance(manifest, dict):
-        raise SkillError(path, "is damaged", "build or install the skill again")
-    return manifest
-
-
 def check_destination(out: Path) -> None:
     """Refuse to replace anything but a skill of ours, before any work is done.
 
@@ -196,40 +176,8 @@ def write_skill(out: Path, files: Mapping[str, bytes]) -> None:
     """
     check_destination(out)
     try:
-        with _beside(out) as new:
-            for path, data in files.items():
-                (new / path).parent.mkdir(parents=True, exist_ok=True)
-                (new / path).write_bytes(data)
-                if path.startswith("scripts/"):
-                    (new / path).chmod(0o755)
-            _exchange(new, out)
+        replace_folder(out, files)
     except OSError as error:
         raise SkillError(
             out, f"cannot be written ({error.strerror})", "free some space or change the permissions, and build again"
         ) from error
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """A new folder on the same disk, gone afterwards unless it was moved."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
-    folder.chmod(0o755)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _exchange(new: Path, out: Path) -> None:
-    """Put a folder in the place of another, which is kept until it is there."""
-    if not out.exists():
-        new.rename(out)
-        return
-    old = new.with_name(f"{new.name}-old")
-    out.rename(old)
-    try:
-        new.rename(out)
-    except OSError:
-        old.rename(out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
