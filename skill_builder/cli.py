@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from skill_builder import records
 from skill_builder.build import BuildReport, BuildRequest, build_skill
-from skill_builder.drift import as_html, as_json, as_text, compare, read_built
+from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_built
 from skill_builder.errors import BuilderError, SkillError
 from skill_builder.index.build import load_search
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, load_scope
@@ -154,7 +154,7 @@ def validate_command(skill: Path, hermes: Path | None, as_json: bool) -> None:
 @told
 def diff(old: Path, new: Path, page: Path | None, as_json_: bool) -> None:
     """Compare two built skills by section and object; exit status 3 when they differ."""
-    drift = compare(read_built(old), read_built(new))
+    drift = compare_builds(read_built(old), read_built(new))
     if page is not None:
         write_page(page, as_html(drift))
     click.echo(json.dumps(as_json(drift), indent=1) if as_json_ else as_text(drift), nl=as_json_)

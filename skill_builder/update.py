@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skill_builder import __version__
 from skill_builder.build import BuildRequest, build_skill
-from skill_builder.drift import Drift, compare, read_built
+from skill_builder.drift import Drift, compare_builds, read_built
 from skill_builder.errors import NotASkill
 from skill_builder.records import Progress
 from skill_builder.skill.assemble import SKILL_NAME
@@ -73,7 +73,7 @@ def update(
         new = Path(folder) / SKILL_NAME
         build_skill(replace(request.build, out=new), progress)
         require_valid(new, hermes=request.hermes)
-        drift = compare(before, read_built(new))
+        drift = compare_builds(before, read_built(new))
         if request.dry_run:
             plan = plan_install(new, request.home, replace=request.replace)
             return UpdateReport(drift, None if plan.is_same else plan)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_builder.drift import KINDS, as_html, as_json, as_text, compare, read_built
+from skill_builder.drift import KINDS, as_html, as_json, as_text, compare_builds, read_built
 from skill_builder.drift.signatures import compare_signatures
 from skill_builder.errors import NotASkill, SkillError
 from skill_builder.index.build import load_search
@@ -31,7 +31,7 @@ def drift_of(tmp_path):
     def build(old, new, **settings):
         before = write_built(tmp_path / "old", old, **settings.pop("old_settings", {}))
         after = write_built(tmp_path / "new", new, **settings)
-        return compare(read_built(before), read_built(after))
+        return compare_builds(read_built(before), read_built(after))
 
     return build
 
@@ -250,7 +250,7 @@ def page_file(tmp_path_factory):
         documented("torch.distributed.fsdp.added", "def added(): ...", "New.", page=page, category="fsdp1"),
     ]
     pair = write_built(folder / "old", old), write_built(folder / "new", new, version="2.14")
-    (folder / "page.html").write_text(as_html(compare(*map(read_built, pair))), encoding="utf-8")
+    (folder / "page.html").write_text(as_html(compare_builds(*map(read_built, pair))), encoding="utf-8")
     return folder / "page.html"
 
 

@@ -84,7 +84,7 @@ class Drift:
         return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
-def compare(old: Built, new: Built) -> Drift:
+def compare_builds(old: Built, new: Built) -> Drift:
     """Compare two builds; the changes come by category, then as they stand in the files."""
     pairs = list(_pairs(old.entries, new.entries))
     changes = [change for pair in pairs if (change := _change(*pair, old, new)) is not None]
