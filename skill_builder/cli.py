@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import wraps
@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from skill_builder import records
 from skill_builder.build import BuildReport, BuildRequest, build_skill, write_guide_index
-from skill_builder.errors import BuilderError, QuestionsUnusable
+from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_built
+from skill_builder.errors import BuilderError, QuestionsUnusable, SkillError
 from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
 from skill_builder.history.guide import with_tables
 from skill_builder.index.build import load_search
@@ -35,8 +36,13 @@ from skill_builder.pages.cache import cache_folder, clear
 from skill_builder.rebuild import check_skill
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
+from skill_builder.skill.frontmatter import TARGETS, Target
+from skill_builder.skill.install import Plan, carry_out, hermes_home, locked, place_in, plan_install, plan_uninstall
+from skill_builder.skill.publish import FORMATS, Format, check_package_place, package, require_valid, write_package
 from skill_builder.skill.templates import copy_template
 from skill_builder.skill.validate import Finding, validate
+from skill_builder.update import UpdateRequest
+from skill_builder.update import update as update_skill
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,26 +116,34 @@ def main() -> None:
 @click.option("--accept-shrink", is_flag=True, help="Go on when the skill loses much of what it had.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @told
-def build(
-    source: str,
-    url: str,
-    docs_version: str,
-    out: Path | None,
-    scope: Path,
-    cache: str | None,
-    allow_missing: int,
-    accept_shrink: bool,
-    as_json: bool,
-) -> None:
+def build(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as `build_request` takes them
     """Build the skill from the official documentation.
 
     What is built already is left as it is when nothing has changed.
     """
+    with progress() as report_progress:
+        report = build_skill(build_request(**options), report_progress)
+    for note in (*report.manifest.notes, *report.notes):
+        messages.print(f"note: {note}", markup=False)
+    print_report(report, as_json=as_json)
+
+
+def build_request(
+    source: str,
+    url: str,
+    docs_version: str,
+    scope: Path,
+    cache: str | None,
+    allow_missing: int,
+    accept_shrink: bool,
+    out: Path | None = None,
+) -> BuildRequest:
+    """What the options of ``build`` ask for."""
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"{url!r} is not an http(s) address", param_hint="--url")
     if not VERSION_NAME.fullmatch(docs_version):
         raise click.BadParameter(f"{docs_version!r} is not stable, main or a release", param_hint="--docs-version")
-    request = BuildRequest(
+    return BuildRequest(
         scope=load_scope(scope),
         out=out or (BUILT if docs_version == "stable" else Path("dist") / docs_version / SKILL_NAME),
         source=source,  # type: ignore[arg-type]  # click has checked it
@@ -139,11 +153,6 @@ def build(
         allow_missing=allow_missing,
         accept_shrink=accept_shrink,
     )
-    with progress() as report_progress:
-        report = build_skill(request, report_progress)
-    for note in (*report.manifest.notes, *report.notes):
-        messages.print(f"note: {note}", markup=False)
-    print_report(report, as_json=as_json)
 
 
 def print_report(report: BuildReport, *, as_json: bool) -> None:
@@ -225,6 +234,148 @@ def validate_command(skill: Path, hermes: Path | None, as_json: bool) -> None:
     messages.print(f"{skill}: {errors} errors, {len(findings) - errors} warnings")
     if errors:
         sys.exit(EXIT_FAILED)
+
+
+@main.command()
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path), default=BUILT)
+@click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write a page to read as well.")
+@click.option("--json", "as_json_", is_flag=True, help="Print JSON.")
+@told
+def diff(old: Path, new: Path, page: Path | None, as_json_: bool) -> None:
+    """Compare two built skills by section and object; exit status 3 when they differ."""
+    drift = compare_builds(read_built(old), read_built(new))
+    if page is not None:
+        write_page(page, as_html(drift))
+    click.echo(json.dumps(as_json(drift), indent=1) if as_json_ else as_text(drift), nl=as_json_)
+    if drift.changes:
+        sys.exit(EXIT_DIFFERENT)
+
+
+def write_page(page: Path, text: str) -> None:
+    """Write a page of HTML for people."""
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SkillError(page, f"cannot be written ({error.strerror})", "name another file with --html") from error
+
+
+home_option = click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    default=hermes_home,
+    show_default="$HERMES_HOME, or else ~/.hermes",
+    help="Hermes' home.",
+)
+hermes_option = click.option(
+    "--hermes", type=click.Path(path_type=Path), help="Hermes' command or Python, for its own scanner."
+)
+replace_option = click.option(
+    "--replace", is_flag=True, help="Other skills of the same name make way; copies are kept."
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+
+
+@main.command("package")
+@click.argument("skill", metavar="DIR", type=click.Path(path_type=Path), default=BUILT)
+@click.option("--target", type=click.Choice(TARGETS), default="hermes", show_default=True, help="The client.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="zip", show_default=True, help="What to write.")
+@click.option("--out", type=click.Path(path_type=Path), help="The package's folder.  [default: dist/TARGET-FORMAT]")
+@hermes_option
+@dry_run_option
+@told
+def package_command(
+    skill: Path, target: Target, form: Format, out: Path | None, hermes: Path | None, *, dry_run: bool
+) -> None:
+    """Pack a built skill for others, with checksums; the same skill always gives the same bytes."""
+    out = out or Path("dist") / f"{target}-{form}"
+    check_package_place(out)
+    require_valid(skill, hermes=hermes)
+    files = package(skill, target, form)
+    if not dry_run:
+        write_package(out, files)
+    size = sum(len(data) for data in files.values())
+    click.echo(f"{out}: {len(files)} files, {size / 1024:.0f} KiB{' would be written' * dry_run}")
+
+
+@main.command()
+@click.argument("skill", metavar="DIR", type=click.Path(path_type=Path), default=BUILT)
+@home_option
+@replace_option
+@hermes_option
+@dry_run_option
+@told
+def install(skill: Path, home: Path, hermes: Path | None, *, replace: bool, dry_run: bool) -> None:
+    """Install a built skill for Hermes on this machine."""
+    require_valid(skill, hermes=hermes)
+    if dry_run:
+        print_plan(plan_install(skill, home, replace=replace), dry_run=True)
+        return
+    with locked(home):
+        plan = plan_install(skill, home, replace=replace)
+        print_plan(plan, [] if plan.is_same else carry_out(plan))
+
+
+@main.command()
+@home_option
+@dry_run_option
+@told
+def uninstall(home: Path, *, dry_run: bool) -> None:
+    """Remove the installed skill; what somebody changed in it is kept."""
+    if dry_run:
+        print_plan(plan_uninstall(home), dry_run=True)
+        return
+    with locked(home):
+        plan = plan_uninstall(home)
+        print_plan(plan, carry_out(plan))
+
+
+def print_plan(plan: Plan, kept: Iterable[Path] = (), *, dry_run: bool = False) -> None:
+    """What an install or uninstall does or did, and what it kept of the user's."""
+    would = "would be " if dry_run else ""
+    if plan.is_same:
+        click.echo(f"{plan.place}: up to date")
+        return
+    click.echo(f"{plan.place}: {would}{'removed' if plan.files is None else 'installed'}")
+    for name in plan.edited:
+        messages.print(f"note: {plan.place / name} had been changed since it was installed", markup=False)
+    for path in plan.makes_way:
+        messages.print(f"note: {path} {would}replaced", markup=False)
+    for folder in kept:
+        messages.print(f"note: kept in {folder}", markup=False)
+
+
+@main.command()
+@home_option
+@replace_option
+@hermes_option
+@click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write what changed as a page.")
+@dry_run_option
+@told
+def update(
+    home: Path,
+    hermes: Path | None,
+    page: Path | None,
+    *,
+    replace: bool,
+    dry_run: bool,
+    **options: Any,  # noqa: ANN401 - as `build_request` takes them
+) -> None:
+    """Build the installed skill anew, validate it, say what changed, and install it if all went well."""
+    request = UpdateRequest(build_request(**options), home, replace, hermes, dry_run)
+    with progress() as report_progress:
+        report = update_skill(request, report_progress)
+    if report.drift is not None:
+        click.echo(as_text(report.drift), nl=False)
+        if page is not None and not dry_run:
+            write_page(page, as_html(report.drift))
+    if report.plan is None:
+        click.echo(f"{place_in(home)}: up to date")
+    else:
+        print_plan(report.plan, report.kept, dry_run=dry_run)
+
+
+update.params += [option for option in build.params if option.name not in ("out", "as_json")]
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:

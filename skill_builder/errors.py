@@ -17,6 +17,9 @@ BuilderError
 │   └── IndexDamaged          index.json is missing or does not fit the references
 ├── QuestionsUnusable     a file of questions cannot be read
 ├── CacheError            the folder of kept pages cannot be changed
+│   ├── IndexDamaged          index.json is missing or does not fit the references
+│   ├── NameTaken             another skill of the same name is installed
+│   └── InstallBusy           another install is at work
 ├── InvalidSkill          validation found something that keeps a skill from being installed
 └── HistoryError          a release's wheel cannot be had or read, or api_history.json is damaged
 
@@ -107,6 +110,14 @@ class QuestionsUnusable(BuilderError):
 
 class CacheError(BuilderError):
     """The folder of kept pages cannot be changed."""
+
+
+class NameTaken(SkillError):
+    """Another skill of the same name is installed, and Hermes would load neither."""
+
+
+class InstallBusy(SkillError):
+    """Another install is at work, and does not end."""
 
 
 class InvalidSkill(BuilderError):

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 from skill_builder import __version__
 from skill_builder.errors import NotASkill, OverBudget, SkillError
 from skill_builder.scope import Budget, Scope
+from skill_builder.skill.folders import replace_folder
 
 SKILL_NAME = "pytorch-fsdp"
 REFERENCES_HEADING = "## Official documentation"
@@ -229,40 +228,8 @@ def write_skill(out: Path, files: Mapping[str, bytes]) -> None:
     """
     check_destination(out)
     try:
-        with _beside(out) as new:
-            for path, data in files.items():
-                (new / path).parent.mkdir(parents=True, exist_ok=True)
-                (new / path).write_bytes(data)
-                if path.startswith("scripts/"):
-                    (new / path).chmod(0o755)
-            _exchange(new, out)
+        replace_folder(out, files)
     except OSError as error:
         raise SkillError(
             out, f"cannot be written ({error.strerror})", "free some space or change the permissions, and build again"
         ) from error
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """A new folder on the same disk, gone afterwards unless it was moved."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
-    folder.chmod(0o755)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _exchange(new: Path, out: Path) -> None:
-    """Put a folder in the place of another, which is kept until it is there."""
-    if not out.exists():
-        new.rename(out)
-        return
-    old = new.with_name(f"{new.name}-old")
-    out.rename(old)
-    try:
-        new.rename(out)
-    except OSError:
-        old.rename(out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)

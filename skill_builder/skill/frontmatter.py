@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
 from skill_builder.errors import SkillError
 
 Target = Literal["hermes", "agentskills"]
+TARGETS: tuple[Target, ...] = get_args(Target)
 
 FENCE = "---\n"
 AGENT_SKILLS_FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
