@@ -35,16 +35,16 @@ MAX_QUERY = 20_000
 SKILL = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 # How passages are ranked and shown; chosen on this project's own questions (tests/questions.jsonl).
-SECTION = 1.0
-"""Weight of the score of the whole section that a passage is in."""
-HINT = 1.0
-"""Weight of the score of the section's hint, the words that people use for it."""
 HINT_COUNT = 2
 """How often a word of the hint counts in the section."""
 EXTRA = 0.5
 """Weight of the words that the thesaurus adds to a query."""
 COVERED = 0.5
 """Power of the share of the query, by weight of its words, that the section has."""
+GUIDE = 0.6
+"""Weight of a guide beside the documentation: its sections are short, and in the words of users."""
+QUOTED = 1.5
+"""What a section gains whose title, an error message, stands in the query, as a share of the best score."""
 NAMED = 0.3
 """What an object that a query names gains, as a share of the best score, if its name is rare."""
 ASKED = 2.0
@@ -311,12 +311,27 @@ class Index:
         """Whether a section documents an object rather than standing under a heading."""
         return self.kinds[self.kind[section]] != "heading"
 
-    def named(self, name: str) -> list[int]:
-        """The objects that have a name in lower case, whole or as its last part."""
+    def quoted(self, text: str) -> list[int]:
+        """The sections with a title of several words, or one of several messages, that stands in a text."""
+        text = " ".join(text.lower().split())
+        return [
+            section
+            for section, title in enumerate(self._lower_titles())
+            if " " in title
+            and any(len(piece) > 15 and piece in text for piece in title.replace(" ... ", ", ").split(", "))
+        ]
+
+    def _lower_titles(self) -> list[str]:
         if not self._lower:
             self._lower = FIELD.join(self.titles).lower().split(FIELD)
+        return self._lower
+
+    def named(self, name: str) -> list[int]:
+        """The objects that have a name in lower case, whole or as its last part."""
         ending = "." + name
-        found = [section for section, title in enumerate(self._lower) if title == name or title.endswith(ending)]
+        found = [
+            section for section, title in enumerate(self._lower_titles()) if title == name or title.endswith(ending)
+        ]
         return [section for section in found if self.is_object(section)]
 
     def last_names(self) -> list[str]:
@@ -436,7 +451,7 @@ def rank(index: Index, query: str) -> dict[int, float]:
             entries[entry] = entries.get(entry, 0.0) + weight * score
             section = section_of[entry]
             counts[section] = counts.get(section, 0) + (count if entry < passages else count * HINT_COUNT)
-        gain = SECTION * weight * importance * (index.k1 + 1)
+        gain = weight * importance * (index.k1 + 1)
         for section, count in counts.items():
             norm = index.base + index.section_slope * lengths[section]
             sections[section] = sections.get(section, 0.0) + gain * count / (count + norm)
@@ -446,8 +461,12 @@ def rank(index: Index, query: str) -> dict[int, float]:
                 covered[section] = covered.get(section, 0.0) + importance
     for hint in range(passages, len(section_of)):
         if hint in entries:
-            sections[section_of[hint]] += HINT * entries[hint]
-    shares = {section: (part / importance_of_all) ** COVERED for section, part in covered.items()}
+            sections[section_of[hint]] += entries[hint]
+    guides = index.categories.index("guides") if "guides" in index.categories else -1
+    shares = {
+        section: (part / importance_of_all) ** COVERED * (GUIDE if index.category[section] == guides else 1.0)
+        for section, part in covered.items()
+    }
     likely = set(sorted(shares, key=lambda section: -sections[section] * shares[section])[:LIKELY])
     scores = {
         passage: (entries.get(passage, 0.0) + sections[section]) * shares[section]
@@ -455,7 +474,7 @@ def rank(index: Index, query: str) -> dict[int, float]:
         if section in likely
     }
     best = max(scores.values(), default=1.0)
-    for section, gain in named_sections(index, query).items():
+    for section, gain in {**named_sections(index, query), **dict.fromkeys(index.quoted(query), QUOTED)}.items():
         own = (passage for passage, of in enumerate(index.section[:passages]) if of == section)
         for place, passage in enumerate(own):
             scores[passage] = scores.get(passage, 0.0) + best * gain * 0.99**place

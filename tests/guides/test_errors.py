@@ -144,3 +144,14 @@ def test_what_torch_says_leads_to_the_entry(provoked, tmp_path):
         if message not in f"{title} {first.text}":
             wrong[line] = title
     assert len(wrong) <= len(lines) // 10, wrong
+
+
+def test_a_message_alone_finds_its_entry_first_among_all_of_the_documentation(built_skill):
+    search = load_search(built_skill / "scripts")
+    opened = search.Index(str(built_skill))
+    missed = []
+    for message in (message for parameters in entries for message in MESSAGE.findall(parameters.values[0])):
+        [first, *_] = search.search(opened, message)
+        if message.lower() not in f"{opened.titles[first.section]} {first.text}".lower():
+            missed.append(message)
+    assert len(missed) <= len(entries) // 4, missed

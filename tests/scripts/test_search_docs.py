@@ -255,3 +255,9 @@ def test_torch_wants_a_release(run):
     done = run("--torch", "two", "--", "fully_shard")
     assert done.returncode == 2
     assert b"--torch wants a release such as 2.7, not 'two'" in done.stderr
+
+
+def test_a_guide_that_quotes_the_message_comes_first_and_others_after_the_documentation(run):
+    log = "[rank1]: RuntimeError: aten.add.Tensor: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor"
+    assert results(run("--json", "--", log))[0]["category"] == "guides"
+    assert results(run("--json", "--", "what is an unsharded parameter in fully_shard"))[0]["category"] != "guides"
