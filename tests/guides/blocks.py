@@ -9,6 +9,9 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "SKILL.md", *sorted((ROOT / "references").glob("guide-*.md")))
+LISTS = ("guide-lint.md", "guide-versions.md")
+"""Guides that are lists, of mistakes and of releases: they name what some release lacks."""
+PROSE = tuple(path for path in DOCUMENTS if path.name not in LISTS)
 GPU_MARK = "# needs GPUs"
 """First line of a Python block that cannot run without them."""
 

@@ -13,6 +13,13 @@ import pytest
 from tests.guides.blocks import ROOT
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test that asks for what was measured waits for all measurements."""
+    for item in items:
+        if "all_measured" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(scope="package", autouse=True)
 def temporary_files_together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Checkpoints of the blocks and logs of torchrun's launcher go where pytest clears up."""

@@ -294,7 +294,7 @@ def test_without_a_backend_there_is_the_detected_devices_alone():
 
 def test_variables_of_the_watchdog_exist():
     header = (HEADERS / "ProcessGroupNCCL.hpp").read_text("utf-8")
-    for name in ("HEARTBEAT_TIMEOUT_SEC", "DUMP_ON_TIMEOUT", "DESYNC_DEBUG", "ASYNC_ERROR_HANDLING"):
+    for name in ("HEARTBEAT_TIMEOUT_SEC", "DUMP_ON_TIMEOUT", "ASYNC_ERROR_HANDLING"):
         assert f"TORCH_NCCL_{name}" in header
 
 
