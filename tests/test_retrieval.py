@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rank_bm25 import BM25Okapi
 
@@ -50,7 +51,7 @@ def test_scores_are_those_of_rank_bm25_for_every_question(skill, indexed_entries
         terms = SEARCH.tokenize(question.question)
         found = index.scores(terms)
         ours = [found.get(entry, 0.0) for entry in range(len(indexed_entries))]
-        assert ours == pytest.approx(scorer.get_scores(terms), rel=1e-9, abs=1e-9), question.id
+        np.testing.assert_allclose(ours, scorer.get_scores(terms), rtol=1e-9, atol=1e-9, err_msg=question.id)
 
 
 def test_a_batch_in_one_process_finds_what_single_searches_find(skill):
