@@ -54,40 +54,39 @@ def run_tree(command: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None
         process = subprocess.Popen(
             command, cwd=cwd, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-        sampler = _Sampler(process.pid)
-        status = process.wait()
-        seconds = time.perf_counter() - started
+        with sampled(process.pid) as peak:
+            status = process.wait()
+            seconds = time.perf_counter() - started
     if status:
         raise Failed(f"{command[0]} ended with {status}; see {log}")
-    return Cost(seconds, sampler.stop() / MB)
+    return Cost(seconds, peak[0] / MB)
 
 
-class _Sampler:
-    """The largest resident memory that a session had, in bytes."""
+@contextmanager
+def sampled(session: int) -> Iterator[list[int]]:
+    """Inside, the first item is the largest resident memory that a session's processes have had, in bytes."""
+    peak, over = [0], threading.Event()
 
-    def __init__(self, session: int) -> None:
-        self._session = session
-        self._peak = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
-        self._thread.start()
+    def sample() -> None:
+        while not over.wait(SAMPLE):
+            peak[0] = max(peak[0], sum(_resident(process, session) for process in Path("/proc").glob("[0-9]*")))
 
-    def stop(self) -> int:
-        self._over.set()
-        self._thread.join()
-        return self._peak
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        thread.join()
 
-    def _sample(self) -> None:
-        while not self._over.wait(SAMPLE):
-            self._peak = max(self._peak, sum(self._resident(process) for process in Path("/proc").glob("[0-9]*")))
 
-    def _resident(self, process: Path) -> int:
-        try:
-            if os.getsid(int(process.name)) != self._session:
-                return 0
-            return int((process / "statm").read_text(encoding="ascii").split()[1]) * PAGE
-        except OSError:  # it has ended
+def _resident(process: Path, session: int) -> int:
+    try:
+        if os.getsid(int(process.name)) != session:
             return 0
+        return int((process / "statm").read_text(encoding="ascii").split()[1]) * PAGE
+    except OSError:  # it has ended
+        return 0
 
 
 def cold(command: Sequence[str]) -> float:

@@ -187,7 +187,11 @@ def _style_rows(styles: Mapping[str, Mapping[str, Figures]]) -> list[str]:
 # --- plot ------------------------------------------------------------------------------------------------------
 
 WIDTH, HEIGHT = 860, 460
-LEFT, RIGHT, TOP, BOTTOM = 64, 24, 84, 56
+LEFT, RIGHT, TOP, BOTTOM = 64, 48, 84, 56
+LETTER, LINE = 7.6, 17
+"""About how wide a letter of a label is, and how high a line, in pixels."""
+_Label = tuple[float, float, str]
+"""Left end, baseline, text."""
 STYLE = """\
 text { font: 14px 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif; fill: #1d1f24 }
 .back { fill: #ffffff } .faint { fill: #5d636d } .title { font-size: 19px; font-weight: bold }
@@ -220,19 +224,29 @@ def plot(comparison: Comparison) -> str:
         marks.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
         marks.append(_text(x, HEIGHT - BOTTOM + 22, f"{10**power:,} ms", "faint", "middle"))
     marks.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "a search in a process of its own", "faint", "middle"))
-    marks += [_point(tool, title, low, high) for tool in comparison.tools]
+    labels: list[_Label] = []
+    for tool in comparison.tools:
+        x, y = _x(tool.ms, low, high), _y(tool.figures[title].fact_1500)
+        kind, radius = ("ours", 8) if tool.name == OURS else ("point", 6)
+        marks.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}"/>')
+        labels.append(_label(f"{tool.name}: {tool.figures[title].fact_1500:.2f}, {tool.ms:,.0f} ms", x, y, labels))
+        left, baseline, text = labels[-1]
+        place, anchor = (x + 14, "start") if left > x else (x - 14, "end")
+        marks.append(_text(place, baseline, text, "ours-name" if tool.name == OURS else "", anchor))
     return "\n".join([*marks, "</svg>"]) + "\n"
 
 
-def _point(tool: Tool, title: str, low: int, high: int) -> str:
-    share = tool.figures[title].fact_1500
-    x, y = _x(tool.ms, low, high), _y(share)
-    mine = tool.name == OURS
-    to_the_right = x < LEFT + 0.7 * (WIDTH - LEFT - RIGHT)
-    circle = f'<circle class="{"ours" if mine else "point"}" cx="{x:.1f}" cy="{y:.1f}" r="{8 if mine else 6}"/>'
-    label = f"{tool.name}  {share:.2f}, {tool.ms:,.0f} ms"
-    place = (x + 14, "start") if to_the_right else (x - 14, "end")
-    return circle + _text(place[0], y + 5, label, "ours-name" if mine else "", place[1])
+def _label(text: str, x: float, y: float, others: Sequence[_Label]) -> _Label:
+    """Beside the point, inside the plot, and lower where another label stands."""
+    width = LETTER * len(text)
+    left = x + 14 if x + 14 + width < WIDTH else x - 14 - width
+    baseline = y + 5
+    while any(
+        abs(baseline - lower) < LINE and left < start + LETTER * len(other) and start < left + width
+        for start, lower, other in others
+    ):
+        baseline += LINE / 2
+    return left, baseline, text
 
 
 def _x(ms: float, low: int, high: int) -> float:
