@@ -9,34 +9,30 @@ Figures are for one GPU in eager mode with the modules of transformers; torch.co
 rest on nominal speeds: they only order plans. Exit status: 0 it fits, 1 nothing fits, 2 wrong usage.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
 import sys
+from collections import ChainMap
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from html import escape
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 GIB = 2**30
-CONTEXT, FRAGMENTATION = 1.5 * GIB, 0.05
-"""Assumed: bytes of CUDA context, NCCL and cuBLAS; what the caching allocator holds beyond its tensors."""
-MFU, EFFICIENCY, HOST = 0.4, 0.8, 200e9
-"""Assumed: share of a GPU's FLOP/s and of a link's speed that is reached; bytes a second of host memory."""
+CONTEXT, FRAGMENTATION = 1.5 * GIB, 0.05  # assumed: of CUDA, NCCL, cuBLAS; what the allocator holds beyond its tensors
+MFU, EFFICIENCY, HOST = (
+    0.4,
+    0.8,
+    200e9,
+)  # assumed: share of FLOP/s and of a link that is reached; bytes/s of host memory
 WIDTHS = {"fp32": (4, 4), "bf16-mixed": (4, 2), "bf16": (2, 2)}
 """Bytes of an element: as parameters and reduced gradients are kept, in computation and all-gather."""
-OPTIMIZERS = {
-    "adamw": (2, 0, 1),
-    "adamw-fused": (2, 0, 0),
-    "adamw-8bit": (0, 2.03, 0),
-    "sgd": (1, 0, 1),
-    "muon": (2, 0, 1),
-}
-"""State in tensors of the parameters' dtype (Muon: one for matrices of blocks) and in bytes an element; tensors that a
-step allocates. Source: ``torch.optim`` with foreach; arXiv:2110.02861: two bytes, two scales for 256 elements.
+OPTIMIZERS = {"adamw": (2, 1), "adamw-fused": (2, 0), "adamw-8bit": (0, 0), "sgd": (1, 1), "muon": (2, 1)}
+"""Tensors in the parameters' dtype of the state (Muon: one for matrices of blocks), and that a step allocates. Source:
+``torch.optim`` with foreach; 8 bit: arXiv:2110.02861, two bytes, and two scales for 256 elements.
 """
 POWERS = (1, 2, 4, 8)
 LADDERS: dict[str, tuple[Any, ...]] = {
@@ -55,16 +51,16 @@ SETTINGS = {
     "batch": (1, "sequences in a forward pass of a data-parallel rank"),
     "accumulate": (1, "forward passes in a step"),
     "gpu": ("h100", "type, or usable GiB"),
-    "gpus": (8, "of all nodes"),
+    "gpus": (8, "in all"),
     "gpus_per_node": (8, ""),
     "strategy": ("fsdp", "ddp, grad-op, hsdp, fsdp, or GPUs to reshard to after forward"),
     "precision": ("bf16-mixed", ""),
     "optimizer": ("adamw", ""),
     "checkpointing": ("none", "of activations"),
-    "offload": (False, "keep shards in host memory"),
     "tp": (1, "tensor-parallel degree, with sequence parallelism"),
     "cp": (1, "context-parallel degree"),
     "loss_chunks": (1, "pieces in which logits and loss are made"),
+    "offload": (False, "keep shards in host memory"),
 }
 KINDS = {
     "parameters": "#1f4e79",
@@ -76,15 +72,15 @@ KINDS = {
     "logits and loss": "#a5d3b0",
     "context, fragmentation": "#c9c9cf",
 }
-GPUS = """\
-b200 178 2250 900 50
-h200 140 989 450 50
-h100 79.6 989 450 50
-a100 79.3 312 300 25
-a100-40 39.5 312 300 25
-mi300x 191 1307 448 50
-l40s 44.5 362 25 12.5
-l4 22.1 121 25 12.5"""
+GPUS = {
+    "b200": (178, 2250, 900, 50),
+    "h200": (140, 989, 450, 50),
+    "h100": (79.6, 989, 450, 50),
+    "a100": (79.3, 312, 300, 25),
+    "mi300x": (191, 1307, 448, 50),
+    "l40s": (44.5, 362, 25, 12.5),
+    "l4": (22.1, 121, 25, 12.5),
+}
 """From data sheets: usable GiB, dense bf16 TFLOP/s, GB/s one way within a node and to other nodes."""
 NAMES = """\
 hidden hidden_size n_embd
@@ -97,22 +93,18 @@ experts num_experts num_local_experts n_routed_experts
 active_experts num_experts_per_tok
 expert_ffn moe_intermediate_size"""
 """Sizes of a model, and their names in config.json."""
-PRESETS = """\
-llama-3.1-8b llama 4096 32 32 8 14336 128256
-llama-3.1-70b llama 8192 80 64 8 28672 128256
-qwen2.5-7b qwen2 3584 28 28 4 18944 152064
-mixtral-8x7b mixtral 4096 32 32 8 14336 32000 8 2
-gpt2 gpt2 768 12 12 12 3072 50257"""
-"""Name, model_type, sizes in the order of ``NAMES``."""
+PRESETS = {
+    "llama-3.1-8b": ("llama", 4096, 32, 32, 8, 14336, 128256),
+    "llama-3.1-70b": ("llama", 8192, 80, 64, 8, 28672, 128256),
+    "qwen2.5-7b": ("qwen2", 3584, 28, 28, 4, 18944, 152064),
+    "mixtral-8x7b": ("mixtral", 4096, 32, 32, 8, 14336, 32000, 8, 2),
+    "gpt2": ("gpt2", 768, 12, 12, 12, 3072, 50257),
+}
 FAMILIES = """\
-llama 2 4 2 2 4 2 0
-mistral 2 4 2 2 4 2 0
-mixtral 2 4 2 2 4 2 0
+llama/mistral/mixtral 2 4 2 2 4 2 0
 qwen2 2 4 2 2 4 2 0 qkv-bias
-qwen3 2 4 3 3 4 2 1 qk-norm
-qwen3_moe 2 4 3 3 4 2 1 qk-norm
-deepseek_v2 2 4 2 3 4 2 0 latent
-deepseek_v3 2 4 2 3 4 2 0 latent
+qwen3/qwen3_moe 2 4 3 3 4 2 1 qk-norm
+deepseek_v2/deepseek_v3 2 4 2 3 4 2 0 latent
 gemma 2 2 2 2 4 4 0 tied
 gemma2 4 2 2 2 4 8 0 tied
 gemma3_text 4 2 2 2 4 8 2 tied qk-norm
@@ -124,9 +116,10 @@ gpt2 4 4 2 2 5 0 0 layer embedded tied"""
 dtype, times hidden, q, kv and the MLP's width, and in float32, times hidden and q + kv; traits. Kept are inputs: of
 products, of LayerNorm (RMSNorm: two copies), of attention with its output (FlashAttention-2, arXiv:2307.08691, 3.2.2).
 """
-Json = Any
-Namespace = argparse.Namespace
-"""Below, ``m`` is a model and ``p`` a plan."""
+INK, ALARM = "#1d1f24", "#c0262d"
+Fields = dict[str, Any]
+Model = Plan = argparse.Namespace
+"""Called ``m`` and ``p`` below."""
 
 
 class PlanError(Exception):
@@ -134,17 +127,17 @@ class PlanError(Exception):
 
 
 def rows(table: str) -> dict[str, list[str]]:
-    """The rows of a table by their first word."""
-    return {line.split()[0]: line.split()[1:] for line in table.splitlines()}
+    """The rows of a table by their first word, which may be several."""
+    return {name: row for first, *row in map(str.split, table.splitlines()) for name in first.split("/")}
 
 
-def options(settings: dict[str, Json]) -> str:
+def options(settings: Fields) -> str:
     """Settings as options of the command line."""
     named = {f"--{name.replace('_', '-')}": value for name, value in settings.items()}
     return " ".join(name if value is True else f"{name} {value}" for name, value in named.items())
 
 
-def size(config: dict[str, Json], key: str, default: int | None = None) -> int:
+def size(config: Fields, key: str, default: int | None = None) -> int:
     """A field of config.json that counts something."""
     value = config.get(key, default)
     if type(value) is not int or value < 1:
@@ -152,7 +145,7 @@ def size(config: dict[str, Json], key: str, default: int | None = None) -> int:
     return value
 
 
-def attention(c: dict[str, Json], traits: list[str]) -> tuple[int, int, int, int]:
+def attention(c: Fields, traits: list[str]) -> tuple[int, int, int, int]:
     """Parameters of matrices and of vectors, widths of queries and of keys; DeepSeek's: arXiv:2405.04434, 2.1."""
     hidden, heads = size(c, "hidden"), size(c, "heads")
     if "latent" in traits:  # keys and values are unpacked in training
@@ -166,7 +159,7 @@ def attention(c: dict[str, Json], traits: list[str]) -> tuple[int, int, int, int
     return 2 * hidden * (q + kv), vectors, q, kv
 
 
-def read_model(data: dict[str, Json], name: str) -> Namespace:
+def read_model(data: Fields, name: str) -> Model:
     """A decoder from its config.json: blocks, taken to be alike, and the root group: embedding, last norm, head."""
     names, families = {alias: short for short, row in rows(NAMES).items() for alias in row}, rows(FAMILIES)
     data = data | data.get("text_config", {})
@@ -174,7 +167,7 @@ def read_model(data: dict[str, Json], name: str) -> Namespace:
     kind = c.get("model_type", "llama")
     norms, *kept = map(int, families.get(kind, families["llama"])[:7])
     traits = families.get(kind, [])[7:]
-    m = Namespace(name=name, hidden=size(c, "hidden"), vocab=size(c, "vocab"), layers=size(c, "layers"), experts=1)
+    m = Model(name=name, hidden=size(c, "hidden"), vocab=size(c, "vocab"), layers=size(c, "layers"), experts=1)
     m.note = "" if kind in families else f"model_type {kind!r} is planned as a Llama; mend by --params"
     matrices, vectors, m.q, m.kv = attention(c, traits)
     plain, ffn, sparse, chosen, shared = "layer" in traits, size(c, "ffn", 4 * m.hidden), 0, 0, 0
@@ -182,17 +175,17 @@ def read_model(data: dict[str, Json], name: str) -> Namespace:
     if "experts" in c:
         m.experts, chosen, shared = size(c, "experts"), size(c, "active_experts"), c.get("n_shared_experts", 0)
         sparse = max(m.layers - c.get("first_k_dense_replace", 0), 0)
-    dense, ways, copies = m.layers - sparse, 2 - plain, sparse * chosen * m.hidden
+    dense, copies, square = m.layers - sparse, sparse * chosen * m.hidden, m.layers * (m.hidden + m.q + m.kv)
     width = dense * ffn + sparse * (chosen + shared) * one  # of all layers, as a token meets it
-    beside = sparse * (m.experts + 3 * shared * one)
-    m.dense = m.layers * matrices + m.hidden * (dense * (ways + 1) * ffn + beside)
+    beside = dense * (3 - plain) * ffn + sparse * (m.experts + 3 * shared * one)
+    m.dense = m.layers * matrices + m.hidden * beside
     m.vectors = m.layers * (vectors + norms * m.hidden + (ffn + m.hidden) * plain)
     m.routed = 3 * sparse * m.experts * m.hidden * one
     m.active = m.dense + m.routed * chosen / m.experts + m.hidden * m.vocab  # that multiply a token
     m.low = m.layers * (kept[0] * m.hidden + kept[1] * m.q + kept[2] * m.kv) + kept[3] * width + 2 * copies
     m.heads, m.capped = c["heads"], "attn_logit_softcapping" in c
     m.full = m.layers * (kept[4] * m.hidden + kept[5] * (m.q + m.kv) + m.heads)
-    m.products = m.layers * 2 * (m.hidden + m.q + m.kv) + ways * width + copies
+    m.products = 2 * square + (2 - plain) * width + copies
     m.tied = c.get("tie_word_embeddings", "tied" in traits)
     embedded = m.vocab * (2 - m.tied) + c.get("n_positions", 1024) * ("embedded" in traits)
     m.root = embedded * m.hidden, m.hidden * (1 + plain) + m.vocab * ("head-bias" in traits)
@@ -200,32 +193,40 @@ def read_model(data: dict[str, Json], name: str) -> Namespace:
     return m
 
 
-def check(p: Namespace) -> None:
+def fit_parameters(data: Fields, parameters: float, name: str) -> Model:
+    """A model whose MLPs are as wide as the number of parameters allows, which grows evenly with the width."""
+    one, two = (read_model(data | {"ffn": n, "expert_ffn": n}, name).parameters for n in (1, 2))
+    width = 1 + int(parameters - one) // (two - one)
+    return read_model(data | {"ffn": width, "expert_ffn": width}, name)
+
+
+def check(p: Plan) -> None:
     """See that settings agree, and look up the GPU and the number of shards."""
     for name, value in p.settings.items():
         if type(value) is int and value < 1:
             raise PlanError(f"{options({name: value})} is too little; give 1 or more")
     if p.gpus % (p.tp * p.cp) or p.tp > p.gpus_per_node:
         raise PlanError(f"--tp {p.tp} --cp {p.cp} do not divide --gpus {p.gpus} or a node; change one")
-    gpus = rows(GPUS)
-    try:
-        p.gib, p.tflops, *p.links = map(float, gpus.get(p.gpu) or (p.gpu, *gpus["h100"][1:]))
-    except ValueError:
-        raise PlanError(f"--gpu {p.gpu} is unknown; give GiB, or one of {', '.join(gpus)}") from None
+    with suppress(ValueError):
+        p.gib, p.tflops, *p.links = GPUS.get(p.gpu) or (float(p.gpu), *GPUS["h100"][1:])
+    if "gib" not in p or not p.gib > 0:
+        raise PlanError(f"--gpu {p.gpu} is unknown; give GiB, or one of {', '.join(GPUS)}")
     p.ranks = p.gpus // p.tp  # over which FSDP may shard, context-parallel ones among them
     in_node = math.gcd(p.ranks, max(p.gpus_per_node // p.tp, 1))
     p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
     known, number = LADDERS["strategy"], int(p.strategy) if p.strategy.isdecimal() else 0
-    if p.strategy not in known and (number < 2 or p.ranks % number) or p.offload and p.strategy == "ddp":
-        more = f"{', '.join(known)}, or a divisor of {p.ranks} to reshard to; ddp takes no --offload"
-        raise PlanError(f"--strategy {p.strategy} does not do; give {more}")
+    if p.strategy not in known and (number < 2 or p.ranks % number):
+        more = f"{', '.join(known)}, or a divisor of {p.ranks} above 1 to reshard to"
+        raise PlanError(f"--strategy {p.strategy} is unknown; give {more}")
+    if p.offload and p.strategy == "ddp":
+        raise PlanError("--offload needs parameters that FSDP shards; change --strategy")
     p.small = number or int(p.strategy in known[:2])  # a block's shards till backward: 1 whole, 0 as at rest
 
 
-def make_plan(m: Namespace, **settings: Json) -> Namespace:
+def make_plan(m: Model, **settings: Any) -> Plan:
     """Settings of a run, and what comes of them; sizes in bytes, times in seconds."""
-    settings = {name: row[0] for name, row in SETTINGS.items()} | settings
-    p = Namespace(settings=settings, **settings)
+    settings = {name: default for name, (default, _) in SETTINGS.items()} | settings
+    p = Plan(settings=settings, **settings)
     check(p)
     p.tokens = -(-p.seq // p.cp) * p.batch  # of one GPU in a forward pass
     p.stored, p.low = WIDTHS[p.precision]
@@ -233,9 +234,9 @@ def make_plan(m: Namespace, **settings: Json) -> Namespace:
     dense, routed = m.dense / p.tp + m.vectors, m.routed / p.tp
     p.root, p.whole, p.padded = m.root[0] / p.tp + m.root[1], dense + routed, dense + routed * padding
     p.shard = (p.padded + p.root) / p.shards
-    tensors, each, work = OPTIMIZERS[p.optimizer]
-    one = p.stored * p.shard
-    state = one * tensors + p.shard * each - p.stored * (p.optimizer == "muon") * (m.dense + m.routed) / p.tp / p.shards
+    (tensors, work), one = OPTIMIZERS[p.optimizer], p.stored * p.shard
+    state = one * tensors + p.shard * (2 + 8 / 256) * (p.optimizer == "adamw-8bit")
+    state -= p.stored * (m.dense + m.routed) / p.tp / p.shards * (p.optimizer == "muon")
     p.moment, *sizes = max(*moments(m, p), ("optimizer step", one, 0, 0, one * work, 0), key=lambda row: sum(row[1:]))
     p.host = (2 * one + state) * min(p.gpus, p.gpus_per_node) * p.offload
     sizes = [0, 0, 0, *sizes[1:]] if p.offload else [one, state, *sizes]
@@ -246,7 +247,7 @@ def make_plan(m: Namespace, **settings: Json) -> Namespace:
     return p
 
 
-def kept_bytes(m: Namespace, p: Namespace, checkpointing: str) -> float:
+def kept_bytes(m: Model, p: Plan, checkpointing: str) -> float:
     """What blocks keep for backward; sequence parallelism splits all but the gathered inputs of two products.
 
     Source: the count of Korthikanti et al., arXiv:2205.05198, 4, for the operators of transformers. Gemma 2 caps scores
@@ -259,7 +260,7 @@ def kept_bytes(m: Namespace, p: Namespace, checkpointing: str) -> float:
     return p.tokens * (m.low * p.low + m.full * 4 + extra * m.layers) / p.tp
 
 
-def moments(m: Namespace, p: Namespace) -> Iterator[tuple[str, float, float, float, float, float]]:
+def moments(m: Model, p: Plan) -> Iterator[Any]:
     """The loss and backward: gradients, gathered parameters, gradient buffers, activations, logits.
 
     Source: ``FSDPParamGroup`` in torch/distributed/fsdp/_fully_shard: the root stays whole until the end of backward,
@@ -271,23 +272,22 @@ def moments(m: Namespace, p: Namespace) -> Iterator[tuple[str, float, float, flo
     block, reduce, done = p.padded / layers, p.stored * (n > 1), p.stored * p.padded / n
     grads = p.stored * p.shard * (ddp or p.accumulate > 1)
     head, logits = low * m.vocab * m.hidden / p.tp, p.tokens * m.vocab / p.tp / p.loss_chunks
-    loss = max((12 + low * m.capped) * logits, low * logits + head) + head * (p.loss_chunks > 1)
+    loss = (12 + low * m.capped) * logits + head * (p.loss_chunks > 1)
     kept, work = kept_bytes(m, p, p.checkpointing), kept_bytes(m, p, "none") + p.tokens * low * m.low / 2 / p.tp
-    cast = (p.root + (p.whole if ddp else block)) * (low < p.stored)  # by autocast, or by FSDP of one GPU
-    rest = p.padded / (p.small or math.inf)
+    unit, rest = low * (n > 1 or low < p.stored), p.padded / (p.small or math.inf)  # gathered, or cast on one GPU
     for i in range(layers):
-        left, ahead = 1 - (i + 1) / layers, block * (i > 0 and p.small != 1)
-        whole = low * (p.root + block + ahead + rest * i / layers if n > 1 else cast)
+        left, ahead = 1 - (i + 1) / layers, block * (i > 0 and p.small != 1 and n > 1)
+        whole = unit * (p.root + block + ahead + rest * i / layers)
         buffers = grads if ddp else low * p.whole / layers + head + reduce * block * (left > 0)
         live = (kept * (i + (p.checkpointing != "none")) + work) / layers
         yield f"backward, block {i}", grads or done * left, whole, buffers, live, 0
-    whole = low * (p.root + block + rest * (1 - 1 / layers) if n > 1 else cast)
+    whole = unit * (p.root + block + rest * (1 - 1 / layers))
     yield "loss", grads, whole, ddp * grads, kept + 3 * p.tokens * m.hidden * low / p.tp, loss
     ends = low * p.root * (n > 1) + 2 * head * m.tied + reduce * block, reduce * p.root
     yield "backward, root", grads or done, 0, grads if ddp else low * p.root + max(ends), 0, 0
 
 
-def take_time(m: Namespace, p: Namespace) -> None:
+def take_time(m: Model, p: Plan) -> None:
     """Estimate a step from bytes that a GPU sends and the GPUs that they span; FSDP's hide under computation.
 
     Source: rings send (n - 1) / n of a gathered tensor, all-reduce twice that (ZeRO, arXiv:1910.02054, 7). Tensor with
@@ -313,57 +313,57 @@ def take_time(m: Namespace, p: Namespace) -> None:
     p.speed = p.tokens * p.ranks * times / p.seconds  # tokens a second of all GPUs
 
 
-def but(m: Namespace, p: Namespace, tries: Iterable[dict[str, Json]]) -> Iterator[Namespace]:
-    """The plans with changes, where these agree with one another."""
+def fitting(m: Model, p: Plan, tries: Iterable[Fields]) -> list[Plan]:
+    """Changed plans that can be and fit; the fastest GPUs first, then whole losses, then the least memory."""
+    found = []
     for change in tries:
-        try:
-            yield make_plan(m, **p.settings | change)
-        except PlanError:
-            continue
+        with suppress(PlanError):
+            found.append(make_plan(m, **p.settings | change))
+    return sorted((q for q in found if q.fits), key=lambda q: (-q.speed / q.gpus, q.loss_chunks, q.total))
 
 
-def fitting(plans: Iterable[Namespace]) -> list[Namespace]:
-    """Those that fit; the fastest GPUs first, then whole losses, then the least memory."""
-    return sorted((p for p in plans if p.fits), key=lambda p: (-p.speed / p.gpus, p.loss_chunks, p.total))
-
-
-def remedies(m: Namespace, p: Namespace) -> list[Namespace]:
+def remedies(m: Model, p: Plan) -> list[Plan]:
     """The fewest changes, up to three, that make a plan fit."""
-    changes: list[dict[str, Json]] = []
+    changes = [{"gpus": n * max(p.gpus, p.gpus_per_node)} for n in POWERS[1:]]
+    changes += [{"batch": p.batch // n, "accumulate": p.accumulate * n} for n in POWERS[1:] if p.batch % n == 0]
     for name, values in LADDERS.items():
         now, last = p.settings[name], len(values) - (name == "strategy")
         changes += [{name: value} for value in values[values.index(now) + 1 if now in values else last :]]
-    for n in POWERS[1:]:
-        changes += [{"batch": p.batch // n, "accumulate": p.accumulate * n}] * (p.batch % n == 0)
-        changes.append({"gpus": n * max(p.gpus, p.gpus_per_node)})
     for number in (1, 2, 3):
-        merged = [dict(pair for change in some for pair in change.items()) for some in combinations(changes, number)]
-        if found := fitting(but(m, p, merged)):
+        if found := fitting(m, p, (dict(ChainMap(*some)) for some in combinations(changes, number))):
             return found[:5]
     return []
 
 
-def search(m: Namespace, p: Namespace) -> list[Namespace]:
-    """The fastest plans for a cluster that fit, each with its best batch; offload only where nothing else fits."""
-    strategies = (*LADDERS["strategy"], *[str(p.gpus_per_node)] * (p.gpus > p.gpus_per_node))
-    batches = [{"batch": b, "loss_chunks": c} for b in (*POWERS, 16, 32) for c in {p.loss_chunks, 8}]
-    for offload in (False, True):
-        found = []
-        for strategy, checkpointing, tp, cp in product(strategies, LADDERS["checkpointing"], POWERS, POWERS):
-            chosen = {"strategy": strategy, "checkpointing": checkpointing, "tp": tp, "cp": cp, "offload": offload}
-            found += fitting(but(m, p, (chosen | batch for batch in batches)))[:1]
-        if found:
-            return fitting(found)[:10]
-    return []
+def search(m: Model, p: Plan) -> list[Plan]:
+    """The fastest plans for a cluster that fit, each with its best batch and loss."""
+    axes = {name: LADDERS[name] for name in ("strategy", "checkpointing", "tp", "cp", "offload")}
+    axes["strategy"] += (str(p.gpus_per_node),) * (p.gpus > p.gpus_per_node)
+    axes |= {"batch": (*POWERS, 16, 32), "loss_chunks": (1, 8)}
+    best: dict[tuple[Any, ...], Plan] = {}
+    for q in fitting(m, p, (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))):
+        best.setdefault((q.strategy, q.checkpointing, q.tp, q.cp), q)
+    return [*best.values()][:10]
 
 
-def described(p: Namespace) -> str:
+def described(p: Plan) -> str:
     """The settings that always matter, and those that differ from the defaults."""
-    names = [k for k in p.settings if k in ("strategy", "seq", "batch") or p.settings[k] != SETTINGS[k][0]]
-    return options({name: p.settings[name] for name in names})
+    always = ("strategy", "seq", "batch")
+    return options({k: v for k, v in p.settings.items() if k in always or v != SETTINGS[k][0]})
 
 
-def show(plans: list[Namespace]) -> None:
+def report(p: Plan) -> None:
+    """Print a plan's memory by kind, its traffic and its time."""
+    print(f"{described(p)}\n\nA GPU at its peak, {p.moment}, in GiB")
+    lines = {**p.memory, "total": p.total, **({"host memory of a node": p.host} if p.host else {})}
+    for kind, size in lines.items():
+        print(f"  {kind:22} {size / GIB:8.2f}  {'#' * round(40 * size / p.total) * (kind in KINDS)}".rstrip())
+    sent = ", ".join(f"{name} {size / 1e9:.3g}" for name, size in p.traffic.items()) or "nothing"
+    print(f"It {'fits' if p.fits else 'does NOT fit'} {p.gib:g} GiB.", end=" ")
+    print(f"A step: {p.seconds:.3g} s, computation {p.compute:.3g} s; {p.speed:,.0f} tokens/s; GB sent: {sent}")
+
+
+def show(plans: list[Plan]) -> None:
     """Print plans, one a line."""
     print("   GiB  tokens/s  s a step  GB sent  settings")
     for p in plans:
@@ -371,147 +371,97 @@ def show(plans: list[Namespace]) -> None:
         print(f"{p.total / GIB:6.1f}  {p.speed:8,.0f}  {p.seconds:8.3g}  {sent:7.3g}  {described(p)}")
 
 
-def report(p: Namespace) -> None:
-    """Print a plan's memory by kind, whether it fits, its traffic and its time."""
-    print(f"{described(p)}\n\nA GPU at its peak, {p.moment}, in GiB")
-    for kind, size in p.memory.items():
-        print(f"  {kind:22} {size / GIB:7.2f}  {'#' * round(40 * size / p.total)}")
-    print(f"  {'total':22} {p.total / GIB:7.2f}  of {p.gib:g}: it {'fits' if p.fits else 'does NOT fit'}")
-    if p.host:
-        print(f"  {'host memory of a node':22} {p.host / GIB:7.2f}")
-    sent = ", ".join(f"{name} {size / 1e9:.3g} GB" for name, size in p.traffic.items())
-    print(
-        f"\nA step: {p.seconds:.3g} s, computation {p.compute:.3g} s; {p.speed:,.0f} tokens/s; a GPU sends {sent or 0}"
-    )
+def draw(path: Path, m: Model, plan: Plan) -> None:
+    """Stacked bars of each strategy against the GPU's memory, cut at one and a half times that, as SVG."""
+    names, plans = dict.fromkeys([*LADDERS["strategy"], plan.strategy]), []
+    for name in names:
+        with suppress(PlanError):
+            plans.append(make_plan(m, **plan.settings | {"strategy": name}))
+    bottom, shapes = 90 + 46 * len(plans), []
+    scale = 600 / GIB / min(plan.gib * 1.5, max(plan.gib * 1.05, *(p.total / GIB for p in plans)))
 
+    def bar(x: float, y: float, width: float, height: float, colour: str) -> None:
+        shapes.append(f"<rect x='{x:.1f}' y='{y}' width='{width:.1f}' height='{height}' fill='{colour}'/>")
 
-Mark = tuple[Any, ...]
-"""A bar: x, y, width, height, colour, nothing; or a text: x, y, anchor, size, colour, words."""
-INK, ALARM = "#1d1f24", "#c0262d"
+    def text(x: float, y: float, words: str, anchor: str = "start", colour: str = INK, size: int = 13) -> None:
+        place = f"x='{x:.1f}' y='{y}' text-anchor='{anchor}' fill='{colour}' font-size='{size}'"
+        shapes.append(f"<text {place}>{escape(words)}</text>")
 
-
-def draw(plans: list[Namespace], title: str) -> tuple[list[Mark], int]:
-    """Stacked bars against the GPU's memory, cut at one and a half times that, and the height."""
-    gib, bottom = plans[0].gib, 84 + 46 * len(plans)
-    scale = 600 / min(gib * 1.5, max(gib * 1.05, *(p.total / GIB for p in plans)))
-    marks: list[Mark] = [(0, 0, 900, bottom + 66, "#ffffff", ""), (24, 36, "start", 17, INK, title)]
-    for y, p in zip(range(84, bottom, 46), plans, strict=True):
-        x, total = 150.0, f"{p.total / GIB:,.1f} GiB"
-        marks.append((138, y + 20, "end", 14, INK, p.strategy.upper()))
-        marks.append((876, y + 20, "end", 14, INK if p.fits else ALARM, total))
+    bar(0, 0, 900, bottom + 66, "#ffffff")
+    text(24, 36, f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}", size=16)
+    for y, p in zip(range(90, bottom, 46), plans, strict=True):
+        x = 150.0
+        text(138, y + 20, p.strategy.upper(), "end", size=14)
+        text(876, y + 20, f"{p.total / GIB:,.1f} GiB", "end", INK if p.fits else ALARM, 14)
         for colour, size in zip(KINDS.values(), p.memory.values(), strict=True):
-            width = max(min(size / GIB * scale, 750 - x), 0)
-            marks.append((x, y, width, 30, colour, ""))
+            width = max(min(size * scale, 750 - x), 0)
+            bar(x, y, width, 30, colour)
             if width > 38:
-                shade = "#ffffff" if colour < "#4" else INK
-                marks.append((x + width / 2, y + 20, "middle", 12, shade, f"{size / GIB:.1f}"))
+                text(x + width / 2, y + 20, f"{size / GIB:.1f}", "middle", "#ffffff" if colour < "#4" else INK, 12)
             x += width
-    limit = 150 + gib * scale
-    marks += [(limit, 76, 2, bottom - 84, ALARM, ""), (limit, 68, "middle", 13, ALARM, f"{gib:g} GiB")]
+    limit = 150 + plan.gib * GIB * scale
+    bar(limit, 78, 2, bottom - 84, ALARM)
+    text(limit, 70, f"{plan.gib:g} GiB", "middle", ALARM)
     for place, (kind, colour) in enumerate(KINDS.items()):
         x, y = 24 + 215 * (place % 4), bottom + 20 + 24 * (place // 4)
-        marks += [(x, y - 12, 14, 14, colour, ""), (x + 21, y, "start", 13, INK, kind)]
-    return marks, bottom + 66
+        bar(x, y - 12, 14, 14, colour)
+        text(x + 21, y, kind)
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{bottom + 66}' font-family='Helvetica, Arial'>"
+    path.write_text("\n".join([head, *shapes, "</svg>\n"]), encoding="utf-8")
 
 
-def write_svg(path: Path, marks: list[Mark], height: int) -> None:
-    """Write marks as SVG."""
-    lines = [f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{height}' font-family='Helvetica, Arial'>"]
-    for x, y, width, size, colour, words in marks:
-        place = f"x='{x:.1f}' y='{y}' fill='{colour}'"
-        text = f"<text {place} text-anchor='{width}' font-size='{size}'>{escape(words)}</text>"
-        lines.append(text if words else f"<rect {place} width='{width}' height='{size}'/>")
-    path.write_text("\n".join([*lines, "</svg>\n"]), encoding="utf-8")
-
-
-def write_png(path: Path, marks: list[Mark], height: int) -> None:
-    """Write marks as PNG."""
-    try:
-        from matplotlib import figure, patches  # noqa: PLC0415 - optional
-    except ImportError:
-        raise PlanError(f"--plot {path}: PNG needs matplotlib; install it, or name an .svg") from None
-    page = figure.Figure((9, height / 100), dpi=200)
-    axes = page.add_axes((0, 0, 1, 1), xlim=(0, 900), ylim=(height, 0))
-    sides = {"start": "left", "middle": "center", "end": "right"}
-    for x, y, width, size, colour, words in marks:
-        if words:
-            axes.text(x, y, words, color=colour, fontsize=size * 0.72, ha=sides[width])
-        else:
-            axes.add_patch(patches.Rectangle((x, y), width, size, color=colour, linewidth=0))
-    page.savefig(path)
-
-
-def fit_parameters(data: dict[str, Json], parameters: float, name: str) -> Namespace:
-    """A model whose MLPs are as wide as the number of parameters allows, which grows evenly with the width."""
-    keys = ("moe_intermediate_size", "ffn") if "moe_intermediate_size" in data else ("ffn", "intermediate_size")
-    one, two = (read_model(data | dict.fromkeys(keys, width), name).parameters for width in (1, 2))
-    width = 1 + int(parameters - one) // (two - one)
-    if width < 1:
-        raise PlanError(f"--params {parameters:.3g} is less than the model has without MLPs; lower --layers")
-    return read_model(data | dict.fromkeys(keys, width), name)
-
-
-def choose_model(given: Namespace) -> Namespace:
+def choose_model(given: Plan) -> Model:
     """The model that the command line names or describes."""
-    presets, path = rows(PRESETS), Path(given.model or "model")
-    data: Json = {"vocab": 128256}
-    if given.model in presets:
-        kind, *sizes = presets[given.model]
-        data = {"model_type": kind, **dict(zip(rows(NAMES), map(int, sizes), strict=False))}
+    path, data = Path(given.model or "model"), {"vocab": 128256, "heads": max((given.hidden or 0) // 128, 1)}
+    if given.model in PRESETS:
+        data = dict(zip(("model_type", *rows(NAMES)), PRESETS[given.model], strict=False))
     elif given.model:
         path = path / "config.json" if path.is_dir() else path
         try:
             data = {**json.loads(path.read_text(encoding="utf-8"))}
         except (OSError, TypeError, ValueError) as error:
-            raise PlanError(f"{path}: {error}; give a config.json, or one of {', '.join(presets)}") from error
+            raise PlanError(f"{path}: {error}; give a config.json, or one of {', '.join(PRESETS)}") from error
         path = path.resolve().parent if path.name == "config.json" else path
-    elif given.layers and given.hidden:
-        data["heads"] = max(given.hidden // 128, 1)
-    else:
+    elif not (given.layers and given.hidden):
         raise PlanError("no model; name a preset or a config.json, or give --layers and --hidden")
     data |= {name: getattr(given, name) for name in rows(NAMES) if getattr(given, name) is not None}
     return fit_parameters(data, given.params, path.name) if given.params else read_model(data, path.name)
 
 
-def parse() -> Namespace:
+def parse() -> Plan:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", help=f"config.json, its folder, or {', '.join(rows(PRESETS))}")
-    parser.add_argument("--params", type=float, help="all parameters, to which MLPs are made to fit")
+    add = parser.add_argument
+    add("model", nargs="?", help=f"config.json, its folder, or {', '.join(PRESETS)}")
+    add("--params", type=float, help="all parameters, to which MLPs are made to fit")
     for name, (field, *_) in rows(NAMES).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=field)
+        add(f"--{name.replace('_', '-')}", type=int, help=field)
     choices = {"precision": WIDTHS, "optimizer": OPTIMIZERS, "checkpointing": LADDERS["checkpointing"]}
     for name, (default, about) in SETTINGS.items():
-        kind: Json = {"type": type(default), "choices": choices.get(name)} if default else {"action": "store_true"}
-        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"{about} ({default})", **kind)
-    parser.add_argument("--search", action="store_true", help="find the fastest settings that fit")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw each strategy's memory, as .svg or .png")
-    parser.add_argument("--json", action="store_true", help="print JSON; bytes and seconds")
+        kind: Fields = {"type": type(default), "choices": choices.get(name)} if default else {"action": "store_true"}
+        add(f"--{name.replace('_', '-')}", default=default, help=f"{about} ({default})", **kind)
+    add("--search", action="store_true", help="find the fastest settings that fit")
+    add("--plot", type=Path, metavar="SVG", help="draw each strategy's memory")
+    add("--json", action="store_true", help="print JSON; bytes and seconds")
     return parser.parse_args()
 
 
-def run(given: Namespace) -> int:
+def run(given: Plan) -> int:
     """Do what the command line asks; the exit status."""
     m = choose_model(given)
     p = make_plan(m, **{name: getattr(given, name) for name in SETTINGS})
-    title = f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}"
     if given.plot:
-        if given.plot.suffix not in (".svg", ".png"):
-            raise PlanError(f"--plot {given.plot}: name a file that ends in .svg or .png")
-        names = dict.fromkeys([*LADDERS["strategy"], p.strategy])
-        marks, height = draw([*but(m, p, ({"strategy": name} for name in names))], f"{title}, {described(p)}")
-        (write_svg if given.plot.suffix == ".svg" else write_png)(given.plot, marks, height)
+        draw(given.plot, m, p)
     found = search(m, p) if given.search else [] if p.fits else remedies(m, p)
     if given.json:
         print(json.dumps({"model": vars(m), "plan": vars(p), "found": [*map(vars, found)]}, indent=1))
-    else:
-        print(title, m.note, sep="\n" if m.note else "")
-        if not given.search:
-            report(p)
-        if given.search or not p.fits:
-            what = "Plans that fit" if given.search else "Cheapest changes that make it fit"
-            print(f"\n{what}, the fastest first" if found else "\nNothing fits: take more GPUs, or larger ones")
-            show(found)
+        return 0 if found or (p.fits and not given.search) else 1
+    print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}", m.note, sep="\n" if m.note else "")
+    if not given.search:
+        report(p)
+    if given.search or not p.fits:
+        print("\nWhat fits, the fastest first" if found else "\nNothing fits: take more GPUs, or larger ones")
+        show(found)
     return 0 if found or (p.fits and not given.search) else 1
 
 
