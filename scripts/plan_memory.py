@@ -5,8 +5,8 @@
     plan_memory.py path/to/config.json --gpus 64 --search
     plan_memory.py --params 13e9 --layers 40 --hidden 5120 --gpus 16 --plot memory.svg
 
-Figures are for one GPU in eager mode with the modules of transformers; torch.compile and fused norms keep less. Times
-rest on nominal speeds: they only order plans. Exit status: 0 it fits, 1 nothing fits, 2 wrong usage.
+Figures are for one GPU in eager mode with FlashAttention and the modules of transformers; torch.compile and fused norms
+keep less. Times only order plans. Exit status: 0 it fits, 1 nothing fits, 2 wrong usage.
 """
 
 import argparse
@@ -28,12 +28,9 @@ MFU, EFFICIENCY, HOST = (
     0.8,
     200e9,
 )  # assumed: share of FLOP/s and of a link that is reached; bytes/s of host memory
-WIDTHS = {"fp32": (4, 4), "bf16-mixed": (4, 2), "bf16": (2, 2)}
-"""Bytes of an element: as parameters and reduced gradients are kept, in computation and all-gather."""
+WIDTHS = {"fp32": (4, 4), "bf16-mixed": (4, 2), "bf16": (2, 2)}  # bytes of an element: kept and reduced; computed
 OPTIMIZERS = {"adamw": (2, 1), "adamw-fused": (2, 0), "adamw-8bit": (0, 0), "sgd": (1, 1), "muon": (2, 1)}
-"""Tensors in the parameters' dtype of the state (Muon: one for matrices of blocks), and that a step allocates. Source:
-``torch.optim`` with foreach; 8 bit: arXiv:2110.02861, two bytes, and two scales for 256 elements.
-"""
+"""Tensors in the parameters' dtype of the state, and that a step allocates. Source: ``torch.optim`` with foreach."""
 POWERS = (1, 2, 4, 8)
 LADDERS: dict[str, tuple[Any, ...]] = {
     "loss_chunks": (1, 8),
@@ -45,7 +42,7 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "cp": POWERS,
     "offload": (False, True),
 }
-"""Settings whose later values need less memory, the cheapest first."""
+"""Settings whose later values need less memory."""
 SETTINGS = {
     "seq": (4096, "tokens of a sequence"),
     "batch": (1, "sequences in a forward pass of a data-parallel rank"),
@@ -54,9 +51,9 @@ SETTINGS = {
     "gpus": (8, "in all"),
     "gpus_per_node": (8, ""),
     "strategy": ("fsdp", "ddp, grad-op, hsdp, fsdp, or GPUs to reshard to after forward"),
-    "precision": ("bf16-mixed", ""),
-    "optimizer": ("adamw", ""),
-    "checkpointing": ("none", "of activations"),
+    "precision": ("bf16-mixed", "", *WIDTHS),
+    "optimizer": ("adamw", "", *OPTIMIZERS),
+    "checkpointing": ("none", "of activations", *LADDERS["checkpointing"]),
     "tp": (1, "tensor-parallel degree, with sequence parallelism"),
     "cp": (1, "context-parallel degree"),
     "loss_chunks": (1, "pieces in which logits and loss are made"),
@@ -113,13 +110,11 @@ phi 2 2 3 2 5 0 0 layer head-bias
 gpt_neox 4 3 4 3 2 0 0 layer
 gpt2 4 4 2 2 5 0 0 layer embedded tied"""
 """By the modules of transformers 5: vectors of a block's norms; elements a token that autograd keeps in the compute
-dtype, times hidden, q, kv and the MLP's width, and in float32, times hidden and q + kv; traits. Kept are inputs: of
-products, of LayerNorm (RMSNorm: two copies), of attention with its output (FlashAttention-2, arXiv:2307.08691, 3.2.2).
+dtype, times hidden, q, kv and MLP width, and in float32, times hidden and q + kv; traits. Kept are inputs: of products,
+of LayerNorm (RMSNorm: two copies), of attention with its output (FlashAttention-2, arXiv:2307.08691, 3.2.2).
 """
-INK, ALARM = "#1d1f24", "#c0262d"
 Fields = dict[str, Any]
-Model = Plan = argparse.Namespace
-"""Called ``m`` and ``p`` below."""
+Model = Plan = argparse.Namespace  # below called m and p
 
 
 class PlanError(Exception):
@@ -129,12 +124,6 @@ class PlanError(Exception):
 def rows(table: str) -> dict[str, list[str]]:
     """The rows of a table by their first word, which may be several."""
     return {name: row for first, *row in map(str.split, table.splitlines()) for name in first.split("/")}
-
-
-def options(settings: Fields) -> str:
-    """Settings as options of the command line."""
-    named = {f"--{name.replace('_', '-')}": value for name, value in settings.items()}
-    return " ".join(name if value is True else f"{name} {value}" for name, value in named.items())
 
 
 def size(config: Fields, key: str, default: int | None = None) -> int:
@@ -183,8 +172,7 @@ def read_model(data: Fields, name: str) -> Model:
     m.routed = 3 * sparse * m.experts * m.hidden * one
     m.active = m.dense + m.routed * chosen / m.experts + m.hidden * m.vocab  # that multiply a token
     m.low = m.layers * (kept[0] * m.hidden + kept[1] * m.q + kept[2] * m.kv) + kept[3] * width + 2 * copies
-    m.heads, m.capped = c["heads"], "attn_logit_softcapping" in c
-    m.full = m.layers * (kept[4] * m.hidden + kept[5] * (m.q + m.kv) + m.heads)
+    m.full = m.layers * (kept[4] * m.hidden + kept[5] * (m.q + m.kv) + c["heads"])
     m.products = 2 * square + (2 - plain) * width + copies
     m.tied = c.get("tie_word_embeddings", "tied" in traits)
     embedded = m.vocab * (2 - m.tied) + c.get("n_positions", 1024) * ("embedded" in traits)
@@ -204,7 +192,7 @@ def check(p: Plan) -> None:
     """See that settings agree, and look up the GPU and the number of shards."""
     for name, value in p.settings.items():
         if type(value) is int and value < 1:
-            raise PlanError(f"{options({name: value})} is too little; give 1 or more")
+            raise PlanError(f"--{name.replace('_', '-')} {value} is too little; give 1 or more")
     if p.gpus % (p.tp * p.cp) or p.tp > p.gpus_per_node:
         raise PlanError(f"--tp {p.tp} --cp {p.cp} do not divide --gpus {p.gpus} or a node; change one")
     with suppress(ValueError):
@@ -216,16 +204,17 @@ def check(p: Plan) -> None:
     p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
     known, number = LADDERS["strategy"], int(p.strategy) if p.strategy.isdecimal() else 0
     if p.strategy not in known and (number < 2 or p.ranks % number):
-        more = f"{', '.join(known)}, or a divisor of {p.ranks} above 1 to reshard to"
-        raise PlanError(f"--strategy {p.strategy} is unknown; give {more}")
+        raise PlanError(
+            f"--strategy {p.strategy} is unknown; give {', '.join(known)}, or a divisor of {p.ranks} over 1"
+        )
     if p.offload and p.strategy == "ddp":
         raise PlanError("--offload needs parameters that FSDP shards; change --strategy")
     p.small = number or int(p.strategy in known[:2])  # a block's shards till backward: 1 whole, 0 as at rest
 
 
-def make_plan(m: Model, **settings: Any) -> Plan:
+def make_plan(m: Model, settings: Fields) -> Plan:
     """Settings of a run, and what comes of them; sizes in bytes, times in seconds."""
-    settings = {name: default for name, (default, _) in SETTINGS.items()} | settings
+    settings = {name: default for name, (default, *_) in SETTINGS.items()} | settings
     p = Plan(settings=settings, **settings)
     check(p)
     p.tokens = -(-p.seq // p.cp) * p.batch  # of one GPU in a forward pass
@@ -235,8 +224,11 @@ def make_plan(m: Model, **settings: Any) -> Plan:
     p.root, p.whole, p.padded = m.root[0] / p.tp + m.root[1], dense + routed, dense + routed * padding
     p.shard = (p.padded + p.root) / p.shards
     (tensors, work), one = OPTIMIZERS[p.optimizer], p.stored * p.shard
-    state = one * tensors + p.shard * (2 + 8 / 256) * (p.optimizer == "adamw-8bit")
-    state -= p.stored * (m.dense + m.routed) / p.tp / p.shards * (p.optimizer == "muon")
+    state = one * tensors
+    if p.optimizer == "adamw-8bit":  # two bytes, and two float32 scales for 256 elements (arXiv:2110.02861)
+        state = p.shard * (2 + 8 / 256)
+    if p.optimizer == "muon":  # one tensor for matrices of blocks
+        state -= p.stored * (m.dense + m.routed) / p.tp / p.shards
     p.moment, *sizes = max(*moments(m, p), ("optimizer step", one, 0, 0, one * work, 0), key=lambda row: sum(row[1:]))
     p.host = (2 * one + state) * min(p.gpus, p.gpus_per_node) * p.offload
     sizes = [0, 0, 0, *sizes[1:]] if p.offload else [one, state, *sizes]
@@ -250,14 +242,11 @@ def make_plan(m: Model, **settings: Any) -> Plan:
 def kept_bytes(m: Model, p: Plan, checkpointing: str) -> float:
     """What blocks keep for backward; sequence parallelism splits all but the gathered inputs of two products.
 
-    Source: the count of Korthikanti et al., arXiv:2205.05198, 4, for the operators of transformers. Gemma 2 caps scores
-    without a fused kernel, and keeps them in float32 and twice in the compute dtype.
+    Source: the count of Korthikanti et al., arXiv:2205.05198, 4, for the operators of transformers.
     """
     if checkpointing != "none":
         return p.tokens * p.low * (m.hidden * m.layers + m.products * (checkpointing == "selective")) / p.tp
-    extra = 2 * p.low * m.hidden * (p.tp - 1)
-    extra += m.capped * (m.heads * p.seq * (4 + 2 * p.low) + 2 * p.low * (m.q - m.kv))
-    return p.tokens * (m.low * p.low + m.full * 4 + extra * m.layers) / p.tp
+    return p.tokens * (m.low * p.low + m.full * 4 + 2 * p.low * m.hidden * m.layers * (p.tp - 1)) / p.tp
 
 
 def moments(m: Model, p: Plan) -> Iterator[Any]:
@@ -265,14 +254,14 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
 
     Source: ``FSDPParamGroup`` in torch/distributed/fsdp/_fully_shard: the root stays whole until the end of backward,
     which gathers one block ahead; the input of a block's reduce-scatter lives until the next one's; DDP has buckets.
-    ``ForCausalLMLoss`` in transformers: log-softmax and two gradients in float32. All of a block's gradients and
-    activations are taken to live at once.
+    ``ForCausalLMLoss`` in transformers: log-softmax and two gradients in float32. A block's gradients and activations
+    are taken to live at once.
     """
     low, n, layers, ddp = p.low, p.shards, m.layers, p.strategy == "ddp"
     block, reduce, done = p.padded / layers, p.stored * (n > 1), p.stored * p.padded / n
     grads = p.stored * p.shard * (ddp or p.accumulate > 1)
     head, logits = low * m.vocab * m.hidden / p.tp, p.tokens * m.vocab / p.tp / p.loss_chunks
-    loss = (12 + low * m.capped) * logits + head * (p.loss_chunks > 1)
+    loss = 12 * logits + head * (p.loss_chunks > 1)
     kept, work = kept_bytes(m, p, p.checkpointing), kept_bytes(m, p, "none") + p.tokens * low * m.low / 2 / p.tp
     unit, rest = low * (n > 1 or low < p.stored), p.padded / (p.small or math.inf)  # gathered, or cast on one GPU
     for i in range(layers):
@@ -291,8 +280,8 @@ def take_time(m: Model, p: Plan) -> None:
     """Estimate a step from bytes that a GPU sends and the GPUs that they span; FSDP's hide under computation.
 
     Source: rings send (n - 1) / n of a gathered tensor, all-reduce twice that (ZeRO, arXiv:1910.02054, 7). Tensor with
-    sequence parallelism gathers and scatters the residual stream four times a block in forward and in backward
-    (arXiv:2205.05198, 4). Six operations a parameter and token and half of attention (PaLM, arXiv:2204.02311, B).
+    sequence parallelism moves the residual stream eight times a block (arXiv:2205.05198, 4). Six operations a parameter
+    and token, and half of attention (PaLM, arXiv:2204.02311, B).
     """
     n, small, copies, times = p.shards, p.small or p.shards, p.ranks // p.shards, p.accumulate
     whole, stream = times * n * p.shard, times * p.tokens * p.low * m.layers
@@ -313,13 +302,18 @@ def take_time(m: Model, p: Plan) -> None:
     p.speed = p.tokens * p.ranks * times / p.seconds  # tokens a second of all GPUs
 
 
-def fitting(m: Model, p: Plan, tries: Iterable[Fields]) -> list[Plan]:
-    """Changed plans that can be and fit; the fastest GPUs first, then whole losses, then the least memory."""
+def variants(m: Model, p: Plan, tries: Iterable[Fields]) -> list[Plan]:
+    """The plans with changes, where these agree with one another."""
     found = []
     for change in tries:
         with suppress(PlanError):
-            found.append(make_plan(m, **p.settings | change))
-    return sorted((q for q in found if q.fits), key=lambda q: (-q.speed / q.gpus, q.loss_chunks, q.total))
+            found.append(make_plan(m, p.settings | change))
+    return found
+
+
+def fitting(plans: list[Plan]) -> list[Plan]:
+    """Those that fit; the fastest GPUs first, then whole losses, then the least memory."""
+    return sorted((p for p in plans if p.fits), key=lambda p: (-p.speed / p.gpus, p.loss_chunks, p.total))
 
 
 def remedies(m: Model, p: Plan) -> list[Plan]:
@@ -330,37 +324,27 @@ def remedies(m: Model, p: Plan) -> list[Plan]:
         now, last = p.settings[name], len(values) - (name == "strategy")
         changes += [{name: value} for value in values[values.index(now) + 1 if now in values else last :]]
     for number in (1, 2, 3):
-        if found := fitting(m, p, (dict(ChainMap(*some)) for some in combinations(changes, number))):
+        tries = (dict(ChainMap(*some)) for some in combinations(changes, number))
+        if found := fitting(variants(m, p, tries)):
             return found[:5]
     return []
 
 
 def search(m: Model, p: Plan) -> list[Plan]:
     """The fastest plans for a cluster that fit, each with its best batch and loss."""
-    axes = {name: LADDERS[name] for name in ("strategy", "checkpointing", "tp", "cp", "offload")}
-    axes["strategy"] += (str(p.gpus_per_node),) * (p.gpus > p.gpus_per_node)
-    axes |= {"batch": (*POWERS, 16, 32), "loss_chunks": (1, 8)}
-    best: dict[tuple[Any, ...], Plan] = {}
-    for q in fitting(m, p, (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))):
+    axes = {name: LADDERS[name] for name in ("strategy", "checkpointing", "tp", "cp", "offload", "loss_chunks")}
+    axes |= {"strategy": (*axes["strategy"], str(p.gpus_per_node)), "batch": (*POWERS, 16, 32)}
+    tries = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+    best: dict[Any, Plan] = {}
+    for q in fitting(variants(m, p, tries)):
         best.setdefault((q.strategy, q.checkpointing, q.tp, q.cp), q)
     return [*best.values()][:10]
 
 
 def described(p: Plan) -> str:
-    """The settings that always matter, and those that differ from the defaults."""
-    always = ("strategy", "seq", "batch")
-    return options({k: v for k, v in p.settings.items() if k in always or v != SETTINGS[k][0]})
-
-
-def report(p: Plan) -> None:
-    """Print a plan's memory by kind, its traffic and its time."""
-    print(f"{described(p)}\n\nA GPU at its peak, {p.moment}, in GiB")
-    lines = {**p.memory, "total": p.total, **({"host memory of a node": p.host} if p.host else {})}
-    for kind, size in lines.items():
-        print(f"  {kind:22} {size / GIB:8.2f}  {'#' * round(40 * size / p.total) * (kind in KINDS)}".rstrip())
-    sent = ", ".join(f"{name} {size / 1e9:.3g}" for name, size in p.traffic.items()) or "nothing"
-    print(f"It {'fits' if p.fits else 'does NOT fit'} {p.gib:g} GiB.", end=" ")
-    print(f"A step: {p.seconds:.3g} s, computation {p.compute:.3g} s; {p.speed:,.0f} tokens/s; GB sent: {sent}")
+    """The options that always matter, and those that differ from the defaults."""
+    some = {k: v for k, v in p.settings.items() if k in ("strategy", "seq", "batch") or v != SETTINGS[k][0]}
+    return " ".join(f"--{name.replace('_', '-')} {value}".removesuffix(" True") for name, value in some.items())
 
 
 def show(plans: list[Plan]) -> None:
@@ -371,43 +355,49 @@ def show(plans: list[Plan]) -> None:
         print(f"{p.total / GIB:6.1f}  {p.speed:8,.0f}  {p.seconds:8.3g}  {sent:7.3g}  {described(p)}")
 
 
+def report(p: Plan) -> None:
+    """Print a plan's memory by kind."""
+    print(f"A GPU at its peak, {p.moment}, in GiB")
+    for kind, size in p.memory.items():
+        print(f"  {kind:22} {size / GIB:7.2f}  {'#' * round(40 * size / p.total)}")
+    print(f"  {'total':22} {p.total / GIB:7.2f}  of {p.gib:g}, it {'fits' if p.fits else 'does NOT fit'}")
+    print(f"  {'host memory of a node':22} {p.host / GIB:7.2f}\n")
+    show([p])
+
+
 def draw(path: Path, m: Model, plan: Plan) -> None:
     """Stacked bars of each strategy against the GPU's memory, cut at one and a half times that, as SVG."""
-    names, plans = dict.fromkeys([*LADDERS["strategy"], plan.strategy]), []
-    for name in names:
-        with suppress(PlanError):
-            plans.append(make_plan(m, **plan.settings | {"strategy": name}))
-    bottom, shapes = 90 + 46 * len(plans), []
-    scale = 600 / GIB / min(plan.gib * 1.5, max(plan.gib * 1.05, *(p.total / GIB for p in plans)))
+    names = dict.fromkeys([*LADDERS["strategy"], plan.strategy])
+    plans = variants(m, plan, ({"strategy": name} for name in names))
+    bottom, most = 90 + 46 * len(plans), max(p.total for p in plans) / GIB
+    scale, shapes = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, most)), []
 
     def bar(x: float, y: float, width: float, height: float, colour: str) -> None:
         shapes.append(f"<rect x='{x:.1f}' y='{y}' width='{width:.1f}' height='{height}' fill='{colour}'/>")
 
-    def text(x: float, y: float, words: str, anchor: str = "start", colour: str = INK, size: int = 13) -> None:
-        place = f"x='{x:.1f}' y='{y}' text-anchor='{anchor}' fill='{colour}' font-size='{size}'"
-        shapes.append(f"<text {place}>{escape(words)}</text>")
+    def text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#1d1f24") -> None:
+        shapes.append(f"<text x='{x:.1f}' y='{y}' text-anchor='{anchor}' fill='{colour}'>{escape(words)}</text>")
 
     bar(0, 0, 900, bottom + 66, "#ffffff")
-    text(24, 36, f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}", size=16)
+    text(24, 36, f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}")
     for y, p in zip(range(90, bottom, 46), plans, strict=True):
         x = 150.0
-        text(138, y + 20, p.strategy.upper(), "end", size=14)
-        text(876, y + 20, f"{p.total / GIB:,.1f} GiB", "end", INK if p.fits else ALARM, 14)
+        text(138, y + 20, p.strategy.upper(), "end")
+        text(876, y + 20, f"{p.total / GIB:,.1f} GiB{' ' if p.fits else ' !'}", "end")
         for colour, size in zip(KINDS.values(), p.memory.values(), strict=True):
-            width = max(min(size * scale, 750 - x), 0)
+            width = max(min(size / GIB * scale, 750 - x), 0)
             bar(x, y, width, 30, colour)
             if width > 38:
-                text(x + width / 2, y + 20, f"{size / GIB:.1f}", "middle", "#ffffff" if colour < "#4" else INK, 12)
+                text(x + width / 2, y + 20, f"{size / GIB:.1f}", "middle", "#ffffff" if colour < "#4" else "#1d1f24")
             x += width
-    limit = 150 + plan.gib * GIB * scale
-    bar(limit, 78, 2, bottom - 84, ALARM)
-    text(limit, 70, f"{plan.gib:g} GiB", "middle", ALARM)
+    bar(150 + plan.gib * scale, 78, 2, bottom - 84, "#c0262d")
+    text(150 + plan.gib * scale, 70, f"{plan.gib:g} GiB", "middle", "#c0262d")
     for place, (kind, colour) in enumerate(KINDS.items()):
         x, y = 24 + 215 * (place % 4), bottom + 20 + 24 * (place // 4)
         bar(x, y - 12, 14, 14, colour)
         text(x + 21, y, kind)
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{bottom + 66}' font-family='Helvetica, Arial'>"
-    path.write_text("\n".join([head, *shapes, "</svg>\n"]), encoding="utf-8")
+    style = f"width='900' height='{bottom + 66}' font-family='Helvetica, Arial, sans-serif' font-size='13'"
+    path.write_text("\n".join([f"<svg xmlns='http://www.w3.org/2000/svg' {style}>", *shapes, "</svg>\n"]), "utf-8")
 
 
 def choose_model(given: Plan) -> Model:
@@ -434,11 +424,10 @@ def parse() -> Plan:
     add = parser.add_argument
     add("model", nargs="?", help=f"config.json, its folder, or {', '.join(PRESETS)}")
     add("--params", type=float, help="all parameters, to which MLPs are made to fit")
-    for name, (field, *_) in rows(NAMES).items():
-        add(f"--{name.replace('_', '-')}", type=int, help=field)
-    choices = {"precision": WIDTHS, "optimizer": OPTIMIZERS, "checkpointing": LADDERS["checkpointing"]}
-    for name, (default, about) in SETTINGS.items():
-        kind: Fields = {"type": type(default), "choices": choices.get(name)} if default else {"action": "store_true"}
+    for name in rows(NAMES):
+        add(f"--{name.replace('_', '-')}", type=int)
+    for name, (default, about, *choices) in SETTINGS.items():
+        kind: Fields = {"type": type(default), "choices": choices or None} if default else {"action": "store_true"}
         add(f"--{name.replace('_', '-')}", default=default, help=f"{about} ({default})", **kind)
     add("--search", action="store_true", help="find the fastest settings that fit")
     add("--plot", type=Path, metavar="SVG", help="draw each strategy's memory")
@@ -449,20 +438,20 @@ def parse() -> Plan:
 def run(given: Plan) -> int:
     """Do what the command line asks; the exit status."""
     m = choose_model(given)
-    p = make_plan(m, **{name: getattr(given, name) for name in SETTINGS})
+    p = make_plan(m, {name: getattr(given, name) for name in SETTINGS})
     if given.plot:
         draw(given.plot, m, p)
-    found = search(m, p) if given.search else [] if p.fits else remedies(m, p)
+    found = search(m, p) if given.search else [p] if p.fits else remedies(m, p)
     if given.json:
         print(json.dumps({"model": vars(m), "plan": vars(p), "found": [*map(vars, found)]}, indent=1))
-        return 0 if found or (p.fits and not given.search) else 1
-    print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}", m.note, sep="\n" if m.note else "")
+        return not (found if given.search else p.fits)
+    print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}\n{m.note}")
     if not given.search:
         report(p)
     if given.search or not p.fits:
         print("\nWhat fits, the fastest first" if found else "\nNothing fits: take more GPUs, or larger ones")
         show(found)
-    return 0 if found or (p.fits and not given.search) else 1
+    return not (found if given.search else p.fits)
 
 
 if __name__ == "__main__":
