@@ -46,7 +46,6 @@ LADDERS: dict[str, tuple[Any, ...]] = {
 SETTINGS = {
     "seq": (4096, "tokens of a sequence"),
     "batch": (1, "sequences in a forward pass of a data-parallel rank"),
-    "accumulate": (1, "forward passes in a step"),
     "gpu": ("h100", "type, or usable GiB"),
     "gpus": (8, "in all"),
     "gpus_per_node": (8, ""),
@@ -153,30 +152,29 @@ def read_model(data: Fields, name: str) -> Model:
     names, families = {alias: short for short, row in rows(NAMES).items() for alias in row}, rows(FAMILIES)
     data = data | data.get("text_config", {})
     c = {names.get(key, key): value for key, value in data.items() if value is not None} | {"name": name}
-    kind = c.get("model_type", "llama")
-    norms, *kept = map(int, families.get(kind, families["llama"])[:7])
-    traits = families.get(kind, [])[7:]
-    m = Model(name=name, hidden=size(c, "hidden"), vocab=size(c, "vocab"), layers=size(c, "layers"), experts=1)
+    kind, h, vocab, layers = c.get("model_type", "llama"), size(c, "hidden"), size(c, "vocab"), size(c, "layers")
+    row = families.get(kind, families["llama"])
+    (norms, *kept), traits = map(int, row[:7]), row[7:]
+    m = Model(name=name, hidden=h, vocab=vocab, layers=layers, experts=1)
     m.note = "" if kind in families else f"model_type {kind!r} is planned as a Llama; mend by --params"
-    matrices, vectors, m.q, m.kv = attention(c, traits)
-    plain, ffn, sparse, chosen, shared = "layer" in traits, size(c, "ffn", 4 * m.hidden), 0, 0, 0
+    matrices, vectors, q, m.kv = attention(c, traits)
+    m.q, plain, ffn, sparse, chosen, shared = q, "layer" in traits, size(c, "ffn", 4 * h), 0, 0, 0
     one = size(c, "expert_ffn", ffn)
     if "experts" in c:
         m.experts, chosen, shared = size(c, "experts"), size(c, "active_experts"), c.get("n_shared_experts", 0)
-        sparse = max(m.layers - c.get("first_k_dense_replace", 0), 0)
-    dense, copies, square = m.layers - sparse, sparse * chosen * m.hidden, m.layers * (m.hidden + m.q + m.kv)
+        sparse = max(layers - c.get("first_k_dense_replace", 0), 0)
+    dense, copies = layers - sparse, sparse * chosen * h
     width = dense * ffn + sparse * (chosen + shared) * one  # of all layers, as a token meets it
-    beside = dense * (3 - plain) * ffn + sparse * (m.experts + 3 * shared * one)
-    m.dense = m.layers * matrices + m.hidden * beside
-    m.vectors = m.layers * (vectors + norms * m.hidden + (ffn + m.hidden) * plain)
-    m.routed = 3 * sparse * m.experts * m.hidden * one
-    m.active = m.dense + m.routed * chosen / m.experts + m.hidden * m.vocab  # that multiply a token
-    m.low = m.layers * (kept[0] * m.hidden + kept[1] * m.q + kept[2] * m.kv) + kept[3] * width + 2 * copies
-    m.full = m.layers * (kept[4] * m.hidden + kept[5] * (m.q + m.kv) + c["heads"])
-    m.products = 2 * square + (2 - plain) * width + copies
+    m.dense = layers * matrices + h * (dense * (3 - plain) * ffn + sparse * (m.experts + 3 * shared * one))
+    m.vectors = layers * (vectors + norms * h + (ffn + h) * plain)
+    m.routed = 3 * sparse * m.experts * h * one
+    m.active = m.dense + m.routed * chosen / m.experts + h * vocab  # that multiply a token
+    m.low = layers * (kept[0] * h + kept[1] * q + kept[2] * m.kv) + kept[3] * width + 2 * copies
+    m.full = layers * (kept[4] * h + kept[5] * (q + m.kv) + c["heads"])
+    m.products = 2 * layers * (h + q + m.kv) + (2 - plain) * width + copies
     m.tied = c.get("tie_word_embeddings", "tied" in traits)
-    embedded = m.vocab * (2 - m.tied) + c.get("n_positions", 1024) * ("embedded" in traits)
-    m.root = embedded * m.hidden, m.hidden * (1 + plain) + m.vocab * ("head-bias" in traits)
+    embedded = vocab * (2 - m.tied) + c.get("n_positions", 1024) * ("embedded" in traits)
+    m.root = embedded * h, h * (1 + plain) + vocab * ("head-bias" in traits)
     m.parameters = sum(m.root) + m.dense + m.vectors + m.routed
     return m
 
@@ -239,39 +237,32 @@ def make_plan(m: Model, settings: Fields) -> Plan:
     return p
 
 
-def kept_bytes(m: Model, p: Plan, checkpointing: str) -> float:
-    """What blocks keep for backward; sequence parallelism splits all but the gathered inputs of two products.
-
-    Source: the count of Korthikanti et al., arXiv:2205.05198, 4, for the operators of transformers.
-    """
-    if checkpointing != "none":
-        return p.tokens * p.low * (m.hidden * m.layers + m.products * (checkpointing == "selective")) / p.tp
-    return p.tokens * (m.low * p.low + m.full * 4 + 2 * p.low * m.hidden * m.layers * (p.tp - 1)) / p.tp
-
-
 def moments(m: Model, p: Plan) -> Iterator[Any]:
     """The loss and backward: gradients, gathered parameters, gradient buffers, activations, logits.
 
-    Source: ``FSDPParamGroup`` in torch/distributed/fsdp/_fully_shard: the root stays whole until the end of backward,
-    which gathers one block ahead; the input of a block's reduce-scatter lives until the next one's; DDP has buckets.
-    ``ForCausalLMLoss`` in transformers: log-softmax and two gradients in float32. A block's gradients and activations
-    are taken to live at once.
+    Source: ``FSDPParamGroup`` in torch: the root stays whole until the end of backward, which gathers one block ahead;
+    the input of a reduce-scatter lives until the next one's; DDP has buckets. Blocks keep the inputs of operators
+    (arXiv:2205.05198, 4); sequence parallelism splits all but those of two products. ``ForCausalLMLoss``: log-softmax
+    and two gradients in float32. A block's gradients and activations are taken to live at once.
     """
-    low, n, layers, ddp = p.low, p.shards, m.layers, p.strategy == "ddp"
+    low, n, layers, ddp, token = p.low, p.shards, m.layers, p.strategy == "ddp", p.tokens / p.tp
     block, reduce, done = p.padded / layers, p.stored * (n > 1), p.stored * p.padded / n
-    grads = p.stored * p.shard * (ddp or p.accumulate > 1)
-    head, logits = low * m.vocab * m.hidden / p.tp, p.tokens * m.vocab / p.tp / p.loss_chunks
-    loss = 12 * logits + head * (p.loss_chunks > 1)
-    kept, work = kept_bytes(m, p, p.checkpointing), kept_bytes(m, p, "none") + p.tokens * low * m.low / 2 / p.tp
+    live = token * (m.low * low + m.full * 4 + 2 * low * m.hidden * layers * (p.tp - 1))
+    inputs = token * low * m.hidden * layers
+    kept = {"none": live, "selective": inputs + token * low * m.products, "full": inputs}[p.checkpointing]
+    live += token * low * m.low / 2  # and gradients
+    grads = p.stored * p.shard * ddp
+    head, logits = low * m.vocab * m.hidden / p.tp, token * m.vocab / p.loss_chunks
     unit, rest = low * (n > 1 or low < p.stored), p.padded / (p.small or math.inf)  # gathered, or cast on one GPU
+    whole = unit * (p.root + block + rest * (1 - 1 / layers))
+    loss = 12 * logits + head * (p.loss_chunks > 1)
+    yield "loss", grads, whole, grads, kept + 3 * token * m.hidden * low, loss
     for i in range(layers):
         left, ahead = 1 - (i + 1) / layers, block * (i > 0 and p.small != 1 and n > 1)
         whole = unit * (p.root + block + ahead + rest * i / layers)
         buffers = grads if ddp else low * p.whole / layers + head + reduce * block * (left > 0)
-        live = (kept * (i + (p.checkpointing != "none")) + work) / layers
-        yield f"backward, block {i}", grads or done * left, whole, buffers, live, 0
-    whole = unit * (p.root + block + rest * (1 - 1 / layers))
-    yield "loss", grads, whole, ddp * grads, kept + 3 * p.tokens * m.hidden * low / p.tp, loss
+        acts = (kept * (i + (p.checkpointing != "none")) + live) / layers
+        yield f"backward, block {i}", grads or done * left, whole, buffers, acts, 0
     ends = low * p.root * (n > 1) + 2 * head * m.tied + reduce * block, reduce * p.root
     yield "backward, root", grads or done, 0, grads if ddp else low * p.root + max(ends), 0, 0
 
@@ -283,23 +274,20 @@ def take_time(m: Model, p: Plan) -> None:
     sequence parallelism moves the residual stream eight times a block (arXiv:2205.05198, 4). Six operations a parameter
     and token, and half of attention (PaLM, arXiv:2204.02311, B).
     """
-    n, small, copies, times = p.shards, p.small or p.shards, p.ranks // p.shards, p.accumulate
-    whole, stream = times * n * p.shard, times * p.tokens * p.low * m.layers
-    sent = {  # bytes, GPUs spanned
-        "all-gather": (p.low * whole * (1 - 1 / n), n),
-        "all-gather in backward": (p.low * whole * (1 - 1 / small), small),
-        "reduce-scatter": (p.stored * whole * (1 - 1 / n), n),
-        "all-reduce": ((1 if n == 1 else times) * p.stored * p.shard * 2 * (1 - 1 / copies), p.ranks),
-        "tensor parallel": (8 * stream * m.hidden * (1 - 1 / p.tp), 1),
-        "context parallel": (6 * stream * m.kv / p.tp * (p.cp - 1), p.cp),
-    }
-    p.traffic = {name: size for name, (size, _) in sent.items() if size}
-    seconds = [size / 1e9 / EFFICIENCY / p.links[span * p.tp > p.gpus_per_node] for size, span in sent.values()]
-    flops = 6 * times * p.tokens / p.tp * (m.active + p.seq * m.q * m.layers)
-    flops *= (4 / 3 if p.checkpointing == "full" else 1) * (2 if p.low == 4 else 1)
-    p.compute = flops / (p.tflops * 1e12 * MFU)
-    p.seconds = max(p.compute, sum(seconds[:4])) + sum(seconds[4:]) + 3 * p.host / HOST
-    p.speed = p.tokens * p.ranks * times / p.seconds  # tokens a second of all GPUs
+    n, small, copies, stream = p.shards, p.small or p.shards, p.ranks // p.shards, p.tokens * p.low * m.layers
+    sent = [
+        ((p.low + p.stored) * p.shard * (n - 1), n),
+        (p.low * p.shard * n * (1 - 1 / small), small),
+        (p.stored * p.shard * 2 * (1 - 1 / copies), p.ranks),
+        (8 * stream * m.hidden * (1 - 1 / p.tp), 1),
+        (6 * stream * m.kv / p.tp * (p.cp - 1), p.cp),
+    ]
+    seconds = [size / 1e9 / EFFICIENCY / p.links[span * p.tp > p.gpus_per_node] for size, span in sent]
+    flops = 6 * p.tokens / p.tp * (m.active + p.seq * m.q * m.layers) * (p.low / 2)
+    flops *= 4 / 3 if p.checkpointing == "full" else 1
+    p.sent, p.communication, p.compute = sum(size for size, _ in sent), sum(seconds), flops / (p.tflops * 1e12 * MFU)
+    p.seconds = max(p.compute, sum(seconds[:3])) + sum(seconds[3:]) + 3 * p.host / HOST
+    p.speed = p.tokens * p.ranks / p.seconds  # tokens a second of all GPUs
 
 
 def variants(m: Model, p: Plan, tries: Iterable[Fields]) -> list[Plan]:
@@ -319,7 +307,7 @@ def fitting(plans: list[Plan]) -> list[Plan]:
 def remedies(m: Model, p: Plan) -> list[Plan]:
     """The fewest changes, up to three, that make a plan fit."""
     changes = [{"gpus": n * max(p.gpus, p.gpus_per_node)} for n in POWERS[1:]]
-    changes += [{"batch": p.batch // n, "accumulate": p.accumulate * n} for n in POWERS[1:] if p.batch % n == 0]
+    changes += [{"batch": p.batch // n} for n in POWERS[1:] if p.batch % n == 0]
     for name, values in LADDERS.items():
         now, last = p.settings[name], len(values) - (name == "strategy")
         changes += [{name: value} for value in values[values.index(now) + 1 if now in values else last :]]
@@ -349,10 +337,10 @@ def described(p: Plan) -> str:
 
 def show(plans: list[Plan]) -> None:
     """Print plans, one a line."""
-    print("   GiB  tokens/s  s a step  GB sent  settings")
+    print("   GiB  tokens/s  seconds  communication  GB sent  settings")
     for p in plans:
-        sent = sum(p.traffic.values()) / 1e9
-        print(f"{p.total / GIB:6.1f}  {p.speed:8,.0f}  {p.seconds:8.3g}  {sent:7.3g}  {described(p)}")
+        speed = f"{p.speed:8,.0f}  {p.seconds:7.3g}  {p.communication:13.3g}  {p.sent / 1e9:7.3g}"
+        print(f"{p.total / GIB:6.1f}  {speed}  {described(p)}")
 
 
 def report(p: Plan) -> None:
@@ -370,52 +358,48 @@ def draw(path: Path, m: Model, plan: Plan) -> None:
     names = dict.fromkeys([*LADDERS["strategy"], plan.strategy])
     plans = variants(m, plan, ({"strategy": name} for name in names))
     bottom, most = 90 + 46 * len(plans), max(p.total for p in plans) / GIB
-    scale, shapes = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, most)), []
-
-    def bar(x: float, y: float, width: float, height: float, colour: str) -> None:
-        shapes.append(f"<rect x='{x:.1f}' y='{y}' width='{width:.1f}' height='{height}' fill='{colour}'/>")
-
-    def text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#1d1f24") -> None:
-        shapes.append(f"<text x='{x:.1f}' y='{y}' text-anchor='{anchor}' fill='{colour}'>{escape(words)}</text>")
-
-    bar(0, 0, 900, bottom + 66, "#ffffff")
-    text(24, 36, f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}")
+    scale = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, most))
+    limit, ink, red = 150 + plan.gib * scale, "#1d1f24", "#c0262d"
+    bar = "<rect x='{:.1f}' y='{}' width='{:.1f}' height='{}' fill='{}'/>".format
+    text = "<text x='{:.1f}' y='{}' text-anchor='{}' fill='{}'>{}</text>".format
+    style = f"width='900' height='{bottom + 66}' font-family='Helvetica, Arial, sans-serif' font-size='13'"
+    shapes = [f"<svg xmlns='http://www.w3.org/2000/svg' {style}>", bar(0, 0, 900, bottom + 66, "#ffffff")]
+    shapes.append(text(24, 36, "start", ink, escape(f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}")))
     for y, p in zip(range(90, bottom, 46), plans, strict=True):
-        x = 150.0
-        text(138, y + 20, p.strategy.upper(), "end")
-        text(876, y + 20, f"{p.total / GIB:,.1f} GiB{' ' if p.fits else ' !'}", "end")
+        x, shade = 150.0, ink if p.fits else red
+        shapes.append(text(138, y + 20, "end", ink, p.strategy.upper()))
+        shapes.append(text(876, y + 20, "end", shade, f"{p.total / GIB:,.1f} GiB"))
         for colour, size in zip(KINDS.values(), p.memory.values(), strict=True):
             width = max(min(size / GIB * scale, 750 - x), 0)
-            bar(x, y, width, 30, colour)
+            shapes.append(bar(x, y, width, 30, colour))
             if width > 38:
-                text(x + width / 2, y + 20, f"{size / GIB:.1f}", "middle", "#ffffff" if colour < "#4" else "#1d1f24")
+                shade = "#ffffff" if colour < "#4" else ink
+                shapes.append(text(x + width / 2, y + 20, "middle", shade, f"{size / GIB:.1f}"))
             x += width
-    bar(150 + plan.gib * scale, 78, 2, bottom - 84, "#c0262d")
-    text(150 + plan.gib * scale, 70, f"{plan.gib:g} GiB", "middle", "#c0262d")
+    shapes += [bar(limit, 78, 2, bottom - 84, red), text(limit, 70, "middle", red, f"{plan.gib:g} GiB")]
     for place, (kind, colour) in enumerate(KINDS.items()):
         x, y = 24 + 215 * (place % 4), bottom + 20 + 24 * (place // 4)
-        bar(x, y - 12, 14, 14, colour)
-        text(x + 21, y, kind)
-    style = f"width='900' height='{bottom + 66}' font-family='Helvetica, Arial, sans-serif' font-size='13'"
-    path.write_text("\n".join([f"<svg xmlns='http://www.w3.org/2000/svg' {style}>", *shapes, "</svg>\n"]), "utf-8")
+        shapes += [bar(x, y - 12, 14, 14, colour), text(x + 21, y, "start", ink, kind)]
+    path.write_text("\n".join([*shapes, "</svg>\n"]), encoding="utf-8")
 
 
 def choose_model(given: Plan) -> Model:
     """The model that the command line names or describes."""
-    path, data = Path(given.model or "model"), {"vocab": 128256, "heads": max((given.hidden or 0) // 128, 1)}
+    data = {"vocab": 128256, "heads": max((given.hidden or 0) // 128, 1)}
     if given.model in PRESETS:
         data = dict(zip(("model_type", *rows(NAMES)), PRESETS[given.model], strict=False))
     elif given.model:
+        path = Path(given.model)
         path = path / "config.json" if path.is_dir() else path
         try:
             data = {**json.loads(path.read_text(encoding="utf-8"))}
         except (OSError, TypeError, ValueError) as error:
             raise PlanError(f"{path}: {error}; give a config.json, or one of {', '.join(PRESETS)}") from error
-        path = path.resolve().parent if path.name == "config.json" else path
     elif not (given.layers and given.hidden):
         raise PlanError("no model; name a preset or a config.json, or give --layers and --hidden")
     data |= {name: getattr(given, name) for name in rows(NAMES) if getattr(given, name) is not None}
-    return fit_parameters(data, given.params, path.name) if given.params else read_model(data, path.name)
+    name = given.model or "model"
+    return fit_parameters(data, given.params, name) if given.params else read_model(data, name)
 
 
 def parse() -> Plan:
