@@ -3,10 +3,10 @@
 
     plan_memory.py llama-3.1-8b --gpus 8 --gpu h100 --seq 8192 --batch 2
     plan_memory.py path/to/config.json --gpus 64 --search
-    plan_memory.py --params 13e9 --layers 40 --hidden 5120 --gpus 16 --plot memory.svg
+    plan_memory.py --params 13e9 --layers 40 --hidden 5120 --plot memory.svg
 
-Figures are for one GPU in eager mode with FlashAttention and the modules of transformers; torch.compile and fused norms
-keep less. Times only order plans. Exit status: 0 it fits, 1 nothing fits, 2 wrong usage.
+Figures: one GPU, eager mode, FlashAttention, modules of transformers; torch.compile and fused norms keep less. Times only
+order plans. Exit status: 0 it fits, 1 nothing fits, 2 wrong usage.
 """
 
 import argparse
@@ -22,12 +22,8 @@ from pathlib import Path
 from typing import Any
 
 GIB = 2**30
-CONTEXT, FRAGMENTATION = 1.5 * GIB, 0.05  # assumed: of CUDA, NCCL, cuBLAS; what the allocator holds beyond its tensors
-MFU, EFFICIENCY, HOST = (
-    0.4,
-    0.8,
-    200e9,
-)  # assumed: share of FLOP/s and of a link that is reached; bytes/s of host memory
+CONTEXT, FRAGMENTATION = 1.5 * GIB, 0.05  # assumed: CUDA, NCCL, cuBLAS; what the allocator holds beyond its tensors
+MFU, EFFICIENCY, HOST = 0.4, 0.8, 200e9  # assumed: share of FLOP/s and of links that is reached; bytes/s of host memory
 WIDTHS = {"fp32": (4, 4), "bf16-mixed": (4, 2), "bf16": (2, 2)}  # bytes of an element: kept and reduced; computed
 OPTIMIZERS = {"adamw": (2, 1), "adamw-fused": (2, 0), "adamw-8bit": (0, 0), "sgd": (1, 1), "muon": (2, 1)}
 """Tensors in the parameters' dtype of the state, and that a step allocates. Source: ``torch.optim`` with foreach."""
@@ -43,10 +39,21 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "offload": (False, True),
 }
 """Settings whose later values need less memory."""
+GPUS = {
+    "b200": (178, 2250, 900, 50),
+    "h200": (140, 989, 450, 50),
+    "h100": (79.6, 989, 450, 50),
+    "a100": (79.3, 312, 300, 25),
+    "mi300x": (191, 1307, 448, 50),
+    "l40s": (44.5, 362, 25, 12.5),
+    "l4": (22.1, 121, 25, 12.5),
+}
+"""From data sheets: usable GiB, dense bf16 TFLOP/s, GB/s one way within a node and to other nodes."""
 SETTINGS = {
     "seq": (4096, "tokens of a sequence"),
     "batch": (1, "sequences in a forward pass of a data-parallel rank"),
-    "gpu": ("h100", "type, or usable GiB"),
+    "gpu": ("h100", "", *GPUS),
+    "gpu_memory": (0.0, "usable GiB, if not the type's"),
     "gpus": (8, "in all"),
     "gpus_per_node": (8, ""),
     "strategy": ("fsdp", "ddp, grad-op, hsdp, fsdp, or GPUs to reshard to after forward"),
@@ -59,25 +66,15 @@ SETTINGS = {
     "offload": (False, "keep shards in host memory"),
 }
 KINDS = {
-    "parameters": "#1f4e79",
-    "optimizer state": "#9cc3e0",
-    "gradients": "#3f7fb5",
-    "gathered parameters": "#e07b1f",
-    "gradient buffers": "#f6c185",
-    "activations": "#2e7d4f",
-    "logits and loss": "#a5d3b0",
-    "context, fragmentation": "#c9c9cf",
+    "parameters": "#6f9bc8",
+    "optimizer state": "#a9c8e6",
+    "gradients": "#8fd0d6",
+    "gathered parameters": "#f2a65a",
+    "gradient buffers": "#f8cf9d",
+    "activations": "#7fbf94",
+    "logits and loss": "#c0e0c0",
+    "context, fragmentation": "#d4d4da",
 }
-GPUS = {
-    "b200": (178, 2250, 900, 50),
-    "h200": (140, 989, 450, 50),
-    "h100": (79.6, 989, 450, 50),
-    "a100": (79.3, 312, 300, 25),
-    "mi300x": (191, 1307, 448, 50),
-    "l40s": (44.5, 362, 25, 12.5),
-    "l4": (22.1, 121, 25, 12.5),
-}
-"""From data sheets: usable GiB, dense bf16 TFLOP/s, GB/s one way within a node and to other nodes."""
 NAMES = """\
 hidden hidden_size n_embd
 layers num_hidden_layers n_layer
@@ -92,9 +89,7 @@ expert_ffn moe_intermediate_size"""
 PRESETS = {
     "llama-3.1-8b": ("llama", 4096, 32, 32, 8, 14336, 128256),
     "llama-3.1-70b": ("llama", 8192, 80, 64, 8, 28672, 128256),
-    "qwen2.5-7b": ("qwen2", 3584, 28, 28, 4, 18944, 152064),
     "mixtral-8x7b": ("mixtral", 4096, 32, 32, 8, 14336, 32000, 8, 2),
-    "gpt2": ("gpt2", 768, 12, 12, 12, 3072, 50257),
 }
 FAMILIES = """\
 llama/mistral/mixtral 2 4 2 2 4 2 0
@@ -129,7 +124,7 @@ def size(config: Fields, key: str, default: int | None = None) -> int:
     """A field of config.json that counts something."""
     value = config.get(key, default)
     if type(value) is not int or value < 1:
-        raise PlanError(f"{config['name']}: size {key} is {json.dumps(value)}; give a positive whole number")
+        raise PlanError(f"{config['name']}: size {key} is {value!r}; give a positive whole number")
     return value
 
 
@@ -137,8 +132,9 @@ def attention(c: Fields, traits: list[str]) -> tuple[int, int, int, int]:
     """Parameters of matrices and of vectors, widths of queries and of keys; DeepSeek's: arXiv:2405.04434, 2.1."""
     hidden, heads = size(c, "hidden"), size(c, "heads")
     if "latent" in traits:  # keys and values are unpacked in training
-        rope, rank, nope = (size(c, key) for key in ("qk_rope_head_dim", "kv_lora_rank", "qk_nope_head_dim"))
-        low, qk, value = c.get("q_lora_rank", 0), heads * (nope + rope), heads * size(c, "v_head_dim")
+        keys = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank")
+        rope, nope, value, rank = (size(c, key) for key in keys)
+        low, qk, value = c.get("q_lora_rank", 0), heads * (nope + rope), heads * value
         matrices = (low * (hidden + qk) or hidden * qk) + hidden * (rank + rope + value) + rank * (heads * nope + value)
         return matrices, low + rank, (qk + value) // 2, (qk + value) // 2
     head, bias = size(c, "head_dim", max(hidden // heads, 1)), c.get("attention_bias", "layer" in traits)
@@ -193,10 +189,8 @@ def check(p: Plan) -> None:
             raise PlanError(f"--{name.replace('_', '-')} {value} is too little; give 1 or more")
     if p.gpus % (p.tp * p.cp) or p.tp > p.gpus_per_node:
         raise PlanError(f"--tp {p.tp} --cp {p.cp} do not divide --gpus {p.gpus} or a node; change one")
-    with suppress(ValueError):
-        p.gib, p.tflops, *p.links = GPUS.get(p.gpu) or (float(p.gpu), *GPUS["h100"][1:])
-    if "gib" not in p or not p.gib > 0:
-        raise PlanError(f"--gpu {p.gpu} is unknown; give GiB, or one of {', '.join(GPUS)}")
+    gib, p.tflops, *p.links = GPUS[p.gpu]
+    p.gib = p.gpu_memory or gib
     p.ranks = p.gpus // p.tp  # over which FSDP may shard, context-parallel ones among them
     in_node = math.gcd(p.ranks, max(p.gpus_per_node // p.tp, 1))
     p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
@@ -366,21 +360,20 @@ def draw(path: Path, m: Model, plan: Plan) -> None:
     shapes = [f"<svg xmlns='http://www.w3.org/2000/svg' {style}>", bar(0, 0, 900, bottom + 66, "#ffffff")]
     shapes.append(text(24, 36, "start", ink, escape(f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}")))
     for y, p in zip(range(90, bottom, 46), plans, strict=True):
-        x, shade = 150.0, ink if p.fits else red
+        x, total = 150.0, f"{p.total / GIB:,.1f} GiB"
         shapes.append(text(138, y + 20, "end", ink, p.strategy.upper()))
-        shapes.append(text(876, y + 20, "end", shade, f"{p.total / GIB:,.1f} GiB"))
-        for colour, size in zip(KINDS.values(), p.memory.values(), strict=True):
+        shapes.append(text(876, y + 20, "end", ink if p.fits else red, total))
+        for kind, size in p.memory.items():
             width = max(min(size / GIB * scale, 750 - x), 0)
-            shapes.append(bar(x, y, width, 30, colour))
+            shapes.append(bar(x, y, width, 30, KINDS[kind]))
             if width > 38:
-                shade = "#ffffff" if colour < "#4" else ink
-                shapes.append(text(x + width / 2, y + 20, "middle", shade, f"{size / GIB:.1f}"))
+                shapes.append(text(x + width / 2, y + 20, "middle", ink, f"{size / GIB:.1f}"))
             x += width
     shapes += [bar(limit, 78, 2, bottom - 84, red), text(limit, 70, "middle", red, f"{plan.gib:g} GiB")]
     for place, (kind, colour) in enumerate(KINDS.items()):
         x, y = 24 + 215 * (place % 4), bottom + 20 + 24 * (place // 4)
         shapes += [bar(x, y - 12, 14, 14, colour), text(x + 21, y, "start", ink, kind)]
-    path.write_text("\n".join([*shapes, "</svg>\n"]), encoding="utf-8")
+    path.write_text("\n".join([*shapes, "</svg>\n"]))
 
 
 def choose_model(given: Plan) -> Model:
@@ -392,7 +385,7 @@ def choose_model(given: Plan) -> Model:
         path = Path(given.model)
         path = path / "config.json" if path.is_dir() else path
         try:
-            data = {**json.loads(path.read_text(encoding="utf-8"))}
+            data = {**json.loads(path.read_text())}
         except (OSError, TypeError, ValueError) as error:
             raise PlanError(f"{path}: {error}; give a config.json, or one of {', '.join(PRESETS)}") from error
     elif not (given.layers and given.hidden):
@@ -411,7 +404,9 @@ def parse() -> Plan:
     for name in rows(NAMES):
         add(f"--{name.replace('_', '-')}", type=int)
     for name, (default, about, *choices) in SETTINGS.items():
-        kind: Fields = {"type": type(default), "choices": choices or None} if default else {"action": "store_true"}
+        kind: Fields = (
+            {"type": type(default), "choices": choices or None} if default is not False else {"action": "store_true"}
+        )
         add(f"--{name.replace('_', '-')}", default=default, help=f"{about} ({default})", **kind)
     add("--search", action="store_true", help="find the fastest settings that fit")
     add("--plot", type=Path, metavar="SVG", help="draw each strategy's memory")
@@ -426,16 +421,17 @@ def run(given: Plan) -> int:
     if given.plot:
         draw(given.plot, m, p)
     found = search(m, p) if given.search else [p] if p.fits else remedies(m, p)
+    status = int(not (found if given.search else p.fits))
     if given.json:
         print(json.dumps({"model": vars(m), "plan": vars(p), "found": [*map(vars, found)]}, indent=1))
-        return not (found if given.search else p.fits)
+        return status
     print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}\n{m.note}")
     if not given.search:
         report(p)
-    if given.search or not p.fits:
+    if given.search or status:
         print("\nWhat fits, the fastest first" if found else "\nNothing fits: take more GPUs, or larger ones")
         show(found)
-    return not (found if given.search else p.fits)
+    return status
 
 
 if __name__ == "__main__":
