@@ -5,19 +5,18 @@
     plan_memory.py path/to/config.json --gpus 64 --search
     plan_memory.py --params 13e9 --layers 40 --hidden 5120 --plot memory.svg
 
-Figures: one GPU, eager mode, FlashAttention, modules of transformers; torch.compile and fused norms keep less. Times only
-order plans. Exit status: 0 it fits, 1 nothing fits, 2 wrong usage.
+Figures: one GPU, eager mode, FlashAttention, modules of transformers; torch.compile and fused norms keep less. Times
+only order plans. Exit status: 0 it fits, 1 nothing fits, 2 wrong usage.
 """
 
 import argparse
 import json
 import math
 import sys
-from collections import ChainMap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from html import escape
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +28,23 @@ OPTIMIZERS = {"adamw": (2, 1), "adamw-fused": (2, 0), "adamw-8bit": (0, 0), "sgd
 """Tensors in the parameters' dtype of the state, and that a step allocates. Source: ``torch.optim`` with foreach."""
 POWERS = (1, 2, 4, 8)
 LADDERS: dict[str, tuple[Any, ...]] = {
-    "loss_chunks": (1, 8),
     "strategy": ("ddp", "grad-op", "hsdp", "fsdp"),
-    "precision": ("fp32", "bf16-mixed"),
     "checkpointing": ("none", "selective", "full"),
-    "optimizer": ("adamw", "adamw-fused", "adamw-8bit"),
     "tp": POWERS,
     "cp": POWERS,
+    "batch": (*POWERS, 16, 32),
+    "loss_chunks": (1, 8),
     "offload": (False, True),
+    "precision": ("fp32", "bf16-mixed"),
+    "optimizer": ("adamw", "adamw-fused", "adamw-8bit"),
 }
-"""Settings whose later values need less memory."""
+"""What may be changed to make a plan fit; a search keeps precision and optimizer."""
 GPUS = {
     "b200": (178, 2250, 900, 50),
     "h200": (140, 989, 450, 50),
     "h100": (79.6, 989, 450, 50),
     "a100": (79.3, 312, 300, 25),
     "mi300x": (191, 1307, 448, 50),
-    "l40s": (44.5, 362, 25, 12.5),
     "l4": (22.1, 121, 25, 12.5),
 }
 """From data sheets: usable GiB, dense bf16 TFLOP/s, GB/s one way within a node and to other nodes."""
@@ -55,7 +54,7 @@ SETTINGS = {
     "gpu": ("h100", "", *GPUS),
     "gpu_memory": (0.0, "usable GiB, if not the type's"),
     "gpus": (8, "in all"),
-    "gpus_per_node": (8, ""),
+    "node": (8, "GPUs of a node"),
     "strategy": ("fsdp", "ddp, grad-op, hsdp, fsdp, or GPUs to reshard to after forward"),
     "precision": ("bf16-mixed", "", *WIDTHS),
     "optimizer": ("adamw", "", *OPTIMIZERS),
@@ -112,7 +111,7 @@ Model = Plan = argparse.Namespace  # below called m and p
 
 
 class PlanError(Exception):
-    """Something in the request is wrong; the message says what, where, and what to do."""
+    """A wrong request; the message says what, where, and what to do."""
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -175,24 +174,17 @@ def read_model(data: Fields, name: str) -> Model:
     return m
 
 
-def fit_parameters(data: Fields, parameters: float, name: str) -> Model:
-    """A model whose MLPs are as wide as the number of parameters allows, which grows evenly with the width."""
-    one, two = (read_model(data | {"ffn": n, "expert_ffn": n}, name).parameters for n in (1, 2))
-    width = 1 + int(parameters - one) // (two - one)
-    return read_model(data | {"ffn": width, "expert_ffn": width}, name)
-
-
 def check(p: Plan) -> None:
     """See that settings agree, and look up the GPU and the number of shards."""
     for name, value in p.settings.items():
         if type(value) is int and value < 1:
             raise PlanError(f"--{name.replace('_', '-')} {value} is too little; give 1 or more")
-    if p.gpus % (p.tp * p.cp) or p.tp > p.gpus_per_node:
+    if p.gpus % (p.tp * p.cp) or p.tp > p.node:
         raise PlanError(f"--tp {p.tp} --cp {p.cp} do not divide --gpus {p.gpus} or a node; change one")
     gib, p.tflops, *p.links = GPUS[p.gpu]
     p.gib = p.gpu_memory or gib
     p.ranks = p.gpus // p.tp  # over which FSDP may shard, context-parallel ones among them
-    in_node = math.gcd(p.ranks, max(p.gpus_per_node // p.tp, 1))
+    in_node = math.gcd(p.ranks, max(p.node // p.tp, 1))
     p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
     known, number = LADDERS["strategy"], int(p.strategy) if p.strategy.isdecimal() else 0
     if p.strategy not in known and (number < 2 or p.ranks % number):
@@ -222,7 +214,7 @@ def make_plan(m: Model, settings: Fields) -> Plan:
     if p.optimizer == "muon":  # one tensor for matrices of blocks
         state -= p.stored * (m.dense + m.routed) / p.tp / p.shards
     p.moment, *sizes = max(*moments(m, p), ("optimizer step", one, 0, 0, one * work, 0), key=lambda row: sum(row[1:]))
-    p.host = (2 * one + state) * min(p.gpus, p.gpus_per_node) * p.offload
+    p.host = (2 * one + state) * min(p.gpus, p.node) * p.offload
     sizes = [0, 0, 0, *sizes[1:]] if p.offload else [one, state, *sizes]
     p.memory = dict(zip(KINDS, [*sizes, CONTEXT + FRAGMENTATION * sum(sizes)], strict=True))
     p.total = sum(p.memory.values())
@@ -276,7 +268,7 @@ def take_time(m: Model, p: Plan) -> None:
         (8 * stream * m.hidden * (1 - 1 / p.tp), 1),
         (6 * stream * m.kv / p.tp * (p.cp - 1), p.cp),
     ]
-    seconds = [size / 1e9 / EFFICIENCY / p.links[span * p.tp > p.gpus_per_node] for size, span in sent]
+    seconds = [size / 1e9 / EFFICIENCY / p.links[span * p.tp > p.node] for size, span in sent]
     flops = 6 * p.tokens / p.tp * (m.active + p.seq * m.q * m.layers) * (p.low / 2)
     flops *= 4 / 3 if p.checkpointing == "full" else 1
     p.sent, p.communication, p.compute = sum(size for size, _ in sent), sum(seconds), flops / (p.tflops * 1e12 * MFU)
@@ -284,41 +276,17 @@ def take_time(m: Model, p: Plan) -> None:
     p.speed = p.tokens * p.ranks / p.seconds  # tokens a second of all GPUs
 
 
-def variants(m: Model, p: Plan, tries: Iterable[Fields]) -> list[Plan]:
-    """The plans with changes, where these agree with one another."""
-    found = []
-    for change in tries:
+def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
+    """Plans that fit with at most ``most`` of these settings changed: the fewest first or, unlimited, the fastest."""
+    axes = {name: dict.fromkeys((p.settings[name], *LADDERS[name])) for name in names}
+    found: dict[Any, Plan] = {}
+    for values in product(*axes.values()):
+        change = {k: v for k, v in zip(names, values, strict=True) if v != p.settings[k]}
         with suppress(PlanError):
-            found.append(make_plan(m, p.settings | change))
-    return found
-
-
-def fitting(plans: list[Plan]) -> list[Plan]:
-    """Those that fit; the fastest GPUs first, then whole losses, then the least memory."""
-    return sorted((p for p in plans if p.fits), key=lambda p: (-p.speed / p.gpus, p.loss_chunks, p.total))
-
-
-def remedies(m: Model, p: Plan) -> list[Plan]:
-    """The fewest changes, up to three, that make a plan fit."""
-    changes = [{"gpus": n * max(p.gpus, p.gpus_per_node)} for n in POWERS[1:]]
-    changes += [{"batch": p.batch // n} for n in POWERS[1:] if p.batch % n == 0]
-    for name, values in LADDERS.items():
-        now, last = p.settings[name], len(values) - (name == "strategy")
-        changes += [{name: value} for value in values[values.index(now) + 1 if now in values else last :]]
-    for number in (1, 2, 3):
-        tries = (dict(ChainMap(*some)) for some in combinations(changes, number))
-        if found := fitting(variants(m, p, tries)):
-            return found[:5]
-    return []
-
-
-def search(m: Model, p: Plan) -> list[Plan]:
-    """The fastest plans for a cluster that fit, each with its best batch and loss."""
-    axes = {name: LADDERS[name] for name in ("strategy", "checkpointing", "tp", "cp", "offload", "loss_chunks")}
-    axes |= {"strategy": (*axes["strategy"], str(p.gpus_per_node)), "batch": (*POWERS, 16, 32)}
-    tries = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+            if len(change) <= most and (q := make_plan(m, p.settings | change)).fits:
+                found[len(change) * (most < len(names)), -q.speed / q.gpus, len(change), q.total] = q
     best: dict[Any, Plan] = {}
-    for q in fitting(variants(m, p, tries)):
+    for _, q in sorted(found.items()):
         best.setdefault((q.strategy, q.checkpointing, q.tp, q.cp), q)
     return [*best.values()][:10]
 
@@ -349,8 +317,10 @@ def report(p: Plan) -> None:
 
 def draw(path: Path, m: Model, plan: Plan) -> None:
     """Stacked bars of each strategy against the GPU's memory, cut at one and a half times that, as SVG."""
-    names = dict.fromkeys([*LADDERS["strategy"], plan.strategy])
-    plans = variants(m, plan, ({"strategy": name} for name in names))
+    plans = []
+    for name in dict.fromkeys((*LADDERS["strategy"], plan.strategy)):
+        with suppress(PlanError):
+            plans.append(make_plan(m, plan.settings | {"strategy": name}))
     bottom, most = 90 + 46 * len(plans), max(p.total for p in plans) / GIB
     scale = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, most))
     limit, ink, red = 150 + plan.gib * scale, "#1d1f24", "#c0262d"
@@ -391,8 +361,11 @@ def choose_model(given: Plan) -> Model:
     elif not (given.layers and given.hidden):
         raise PlanError("no model; name a preset or a config.json, or give --layers and --hidden")
     data |= {name: getattr(given, name) for name in rows(NAMES) if getattr(given, name) is not None}
-    name = given.model or "model"
-    return fit_parameters(data, given.params, name) if given.params else read_model(data, name)
+    name, widths = given.model or "model", ("ffn", "expert_ffn")
+    if given.params:  # grow evenly with the MLPs' width
+        one, two = (read_model(data | dict.fromkeys(widths, n), name).parameters for n in (1, 2))
+        data |= dict.fromkeys(widths, 1 + int(given.params - one) // (two - one))
+    return read_model(data, name)
 
 
 def parse() -> Plan:
@@ -404,9 +377,9 @@ def parse() -> Plan:
     for name in rows(NAMES):
         add(f"--{name.replace('_', '-')}", type=int)
     for name, (default, about, *choices) in SETTINGS.items():
-        kind: Fields = (
-            {"type": type(default), "choices": choices or None} if default is not False else {"action": "store_true"}
-        )
+        kind: Fields = {"action": "store_true"}
+        if default is not False:
+            kind = {"type": type(default), "choices": choices or None}
         add(f"--{name.replace('_', '-')}", default=default, help=f"{about} ({default})", **kind)
     add("--search", action="store_true", help="find the fastest settings that fit")
     add("--plot", type=Path, metavar="SVG", help="draw each strategy's memory")
@@ -420,7 +393,8 @@ def run(given: Plan) -> int:
     p = make_plan(m, {name: getattr(given, name) for name in SETTINGS})
     if given.plot:
         draw(given.plot, m, p)
-    found = search(m, p) if given.search else [p] if p.fits else remedies(m, p)
+    names = [*LADDERS]
+    found = search(m, p, names[:7], 7) if given.search else [] if p.fits else search(m, p, names, 3)
     status = int(not (found if given.search else p.fits))
     if given.json:
         print(json.dumps({"model": vars(m), "plan": vars(p), "found": [*map(vars, found)]}, indent=1))
@@ -429,7 +403,7 @@ def run(given: Plan) -> int:
     if not given.search:
         report(p)
     if given.search or status:
-        print("\nWhat fits, the fastest first" if found else "\nNothing fits: take more GPUs, or larger ones")
+        print("\nWhat fits" if found else "\nNothing fits: take more GPUs, or larger ones")
         show(found)
     return status
 
