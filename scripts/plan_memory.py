@@ -50,7 +50,7 @@ GPUS = {
 """From data sheets: usable GiB, dense bf16 TFLOP/s, GB/s one way within a node and to other nodes."""
 SETTINGS = {
     "seq": (4096, "tokens of a sequence"),
-    "batch": (1, "sequences in a forward pass of a data-parallel rank"),
+    "batch": (1, "sequences that a data-parallel rank takes at once"),
     "gpu": ("h100", "", *GPUS),
     "gpu_memory": (0.0, "usable GiB, if not the type's"),
     "gpus": (8, "in all"),
@@ -103,8 +103,8 @@ phi 2 2 3 2 5 0 0 layer head-bias
 gpt_neox 4 3 4 3 2 0 0 layer
 gpt2 4 4 2 2 5 0 0 layer embedded tied"""
 """By the modules of transformers 5: vectors of a block's norms; elements a token that autograd keeps in the compute
-dtype, times hidden, q, kv and MLP width, and in float32, times hidden and q + kv; traits. Kept are inputs: of products,
-of LayerNorm (RMSNorm: two copies), of attention with its output (FlashAttention-2, arXiv:2307.08691, 3.2.2).
+dtype, times hidden, q, kv and MLP width, and in float32, times hidden and q + kv; traits. Kept are the inputs of
+products, norms and attention, and its output (FlashAttention-2, arXiv:2307.08691, 3.2.2).
 """
 Fields = dict[str, Any]
 Model = Plan = argparse.Namespace  # below called m and p
@@ -163,7 +163,7 @@ def read_model(data: Fields, name: str) -> Model:
     m.dense = layers * matrices + h * (dense * (3 - plain) * ffn + sparse * (m.experts + 3 * shared * one))
     m.vectors = layers * (vectors + norms * h + (ffn + h) * plain)
     m.routed = 3 * sparse * m.experts * h * one
-    m.active = m.dense + m.routed * chosen / m.experts + h * vocab  # that multiply a token
+    m.active = m.dense + m.routed * chosen / m.experts + h * vocab  # multiply a token
     m.low = layers * (kept[0] * h + kept[1] * q + kept[2] * m.kv) + kept[3] * width + 2 * copies
     m.full = layers * (kept[4] * h + kept[5] * (q + m.kv) + c["heads"])
     m.products = 2 * layers * (h + q + m.kv) + (2 - plain) * width + copies
@@ -184,13 +184,11 @@ def check(p: Plan) -> None:
     gib, p.tflops, *p.links = GPUS[p.gpu]
     p.gib = p.gpu_memory or gib
     p.ranks = p.gpus // p.tp  # over which FSDP may shard, context-parallel ones among them
-    in_node = math.gcd(p.ranks, max(p.node // p.tp, 1))
+    in_node = math.gcd(p.ranks, p.node // p.tp)
     p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
     known, number = LADDERS["strategy"], int(p.strategy) if p.strategy.isdecimal() else 0
     if p.strategy not in known and (number < 2 or p.ranks % number):
-        raise PlanError(
-            f"--strategy {p.strategy} is unknown; give {', '.join(known)}, or a divisor of {p.ranks} over 1"
-        )
+        raise PlanError(f"--strategy {p.strategy} is unknown; give {', '.join(known)} or a divisor of {p.ranks}")
     if p.offload and p.strategy == "ddp":
         raise PlanError("--offload needs parameters that FSDP shards; change --strategy")
     p.small = number or int(p.strategy in known[:2])  # a block's shards till backward: 1 whole, 0 as at rest
@@ -228,8 +226,8 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
 
     Source: ``FSDPParamGroup`` in torch: the root stays whole until the end of backward, which gathers one block ahead;
     the input of a reduce-scatter lives until the next one's; DDP has buckets. Blocks keep the inputs of operators
-    (arXiv:2205.05198, 4); sequence parallelism splits all but those of two products. ``ForCausalLMLoss``: log-softmax
-    and two gradients in float32. A block's gradients and activations are taken to live at once.
+    (arXiv:2205.05198, 4). ``ForCausalLMLoss``: log-softmax and two gradients in float32. All of a block's gradients and
+    activations are taken to live at once.
     """
     low, n, layers, ddp, token = p.low, p.shards, m.layers, p.strategy == "ddp", p.tokens / p.tp
     block, reduce, done = p.padded / layers, p.stored * (n > 1), p.stored * p.padded / n
@@ -256,9 +254,9 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
 def take_time(m: Model, p: Plan) -> None:
     """Estimate a step from bytes that a GPU sends and the GPUs that they span; FSDP's hide under computation.
 
-    Source: rings send (n - 1) / n of a gathered tensor, all-reduce twice that (ZeRO, arXiv:1910.02054, 7). Tensor with
-    sequence parallelism moves the residual stream eight times a block (arXiv:2205.05198, 4). Six operations a parameter
-    and token, and half of attention (PaLM, arXiv:2204.02311, B).
+    Source: ZeRO, arXiv:1910.02054, 7: rings send (n - 1) / n of a gathered tensor, all-reduce twice that; sequence
+    parallelism, arXiv:2205.05198, 4: the residual stream eight times a block; PaLM, arXiv:2204.02311, B: six operations
+    a parameter and token, and half of attention.
     """
     n, small, copies, stream = p.shards, p.small or p.shards, p.ranks // p.shards, p.tokens * p.low * m.layers
     sent = [
@@ -299,19 +297,19 @@ def described(p: Plan) -> str:
 
 def show(plans: list[Plan]) -> None:
     """Print plans, one a line."""
-    print("   GiB  tokens/s  seconds  communication  GB sent  settings")
+    print("   GiB  tokens/s  seconds  sending  GB sent  settings")
     for p in plans:
-        speed = f"{p.speed:8,.0f}  {p.seconds:7.3g}  {p.communication:13.3g}  {p.sent / 1e9:7.3g}"
-        print(f"{p.total / GIB:6.1f}  {speed}  {described(p)}")
+        times = f"{p.speed:8,.0f}  {p.seconds:7.3g}  {p.communication:7.3g}"
+        print(f"{p.total / GIB:6.1f}  {times}  {p.sent / 1e9:7.3g}  {described(p)}")
 
 
 def report(p: Plan) -> None:
     """Print a plan's memory by kind."""
     print(f"A GPU at its peak, {p.moment}, in GiB")
     for kind, size in p.memory.items():
-        print(f"  {kind:22} {size / GIB:7.2f}  {'#' * round(40 * size / p.total)}")
-    print(f"  {'total':22} {p.total / GIB:7.2f}  of {p.gib:g}, it {'fits' if p.fits else 'does NOT fit'}")
-    print(f"  {'host memory of a node':22} {p.host / GIB:7.2f}\n")
+        print(f"{kind:>24} {size / GIB:7.2f}  {'#' * round(40 * size / p.total)}")
+    print(f"{'total':>24} {p.total / GIB:7.2f}  of {p.gib:g}: it {'fits' if p.fits else 'does NOT fit'}")
+    print(f"{'host memory of a node':>24} {p.host / GIB:7.2f}\n")
     show([p])
 
 
@@ -326,13 +324,12 @@ def draw(path: Path, m: Model, plan: Plan) -> None:
     limit, ink, red = 150 + plan.gib * scale, "#1d1f24", "#c0262d"
     bar = "<rect x='{:.1f}' y='{}' width='{:.1f}' height='{}' fill='{}'/>".format
     text = "<text x='{:.1f}' y='{}' text-anchor='{}' fill='{}'>{}</text>".format
-    style = f"width='900' height='{bottom + 66}' font-family='Helvetica, Arial, sans-serif' font-size='13'"
-    shapes = [f"<svg xmlns='http://www.w3.org/2000/svg' {style}>", bar(0, 0, 900, bottom + 66, "#ffffff")]
-    shapes.append(text(24, 36, "start", ink, escape(f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}")))
+    style = f"width='900' height='{bottom + 66}' font-family='Helvetica, Arial' font-size='13'"
+    title = escape(f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}")
+    shapes = [bar(0, 0, 900, bottom + 66, "#ffffff"), text(24, 36, "start", ink, title)]
     for y, p in zip(range(90, bottom, 46), plans, strict=True):
         x, total = 150.0, f"{p.total / GIB:,.1f} GiB"
-        shapes.append(text(138, y + 20, "end", ink, p.strategy.upper()))
-        shapes.append(text(876, y + 20, "end", ink if p.fits else red, total))
+        shapes += [text(138, y + 20, "end", ink, p.strategy), text(876, y + 20, "end", ink if p.fits else red, total)]
         for kind, size in p.memory.items():
             width = max(min(size / GIB * scale, 750 - x), 0)
             shapes.append(bar(x, y, width, 30, KINDS[kind]))
@@ -343,7 +340,7 @@ def draw(path: Path, m: Model, plan: Plan) -> None:
     for place, (kind, colour) in enumerate(KINDS.items()):
         x, y = 24 + 215 * (place % 4), bottom + 20 + 24 * (place // 4)
         shapes += [bar(x, y - 12, 14, 14, colour), text(x + 21, y, "start", ink, kind)]
-    path.write_text("\n".join([*shapes, "</svg>\n"]))
+    path.write_text("\n".join([f"<svg xmlns='http://www.w3.org/2000/svg' {style}>", *shapes, "</svg>\n"]))
 
 
 def choose_model(given: Plan) -> Model:
@@ -357,9 +354,9 @@ def choose_model(given: Plan) -> Model:
         try:
             data = {**json.loads(path.read_text())}
         except (OSError, TypeError, ValueError) as error:
-            raise PlanError(f"{path}: {error}; give a config.json, or one of {', '.join(PRESETS)}") from error
+            raise PlanError(f"{path}: {error}; give a config.json or {', '.join(PRESETS)}") from error
     elif not (given.layers and given.hidden):
-        raise PlanError("no model; name a preset or a config.json, or give --layers and --hidden")
+        raise PlanError("no model; name a preset or config.json, or give --layers and --hidden")
     data |= {name: getattr(given, name) for name in rows(NAMES) if getattr(given, name) is not None}
     name, widths = given.model or "model", ("ffn", "expert_ffn")
     if given.params:  # grow evenly with the MLPs' width
