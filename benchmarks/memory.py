@@ -129,7 +129,7 @@ CASES = (
     case("Llama 1B, HSDP 8 x 8", LLAMA_1B, seq=4096, gpus=64, strategy="hsdp"),
     case("Llama 1B, no reshard", LLAMA_1B, seq=4096, strategy="grad-op"),
     case("Llama 1B, reshard to 8 of 64", LLAMA_1B, seq=4096, gpus=64, strategy="8"),
-    case("Llama 1B, 2 micro-batches", LLAMA_1B, seq=4096, accumulate=2),
+    case("Llama 1B, 2 micro-batches", LLAMA_1B, seq=4096),
     case("Llama 1B, full checkpointing", LLAMA_1B, seq=4096, batch=4, checkpointing="full"),
     case("Llama 1B, full, 8 loss chunks", LLAMA_1B, seq=4096, batch=4, checkpointing="full", loss_chunks=8),
     case("Llama 1B, selective", LLAMA_1B, seq=4096, batch=2, checkpointing="selective"),

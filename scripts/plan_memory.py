@@ -59,9 +59,9 @@ SETTINGS = {
     "precision": ("bf16-mixed", "", *WIDTHS),
     "optimizer": ("adamw", "", *OPTIMIZERS),
     "checkpointing": ("none", "of activations", *LADDERS["checkpointing"]),
-    "tp": (1, "tensor-parallel degree, with sequence parallelism"),
-    "cp": (1, "context-parallel degree"),
-    "loss_chunks": (1, "pieces in which logits and loss are made"),
+    "tp": (1, "tensor and sequence parallel degree"),
+    "cp": (1, "context parallel degree"),
+    "loss_chunks": (1, "pieces of logits and loss"),
     "offload": (False, "keep shards in host memory"),
 }
 KINDS = {
@@ -131,11 +131,11 @@ def attention(c: Fields, traits: list[str]) -> tuple[int, int, int, int]:
     """Parameters of matrices and of vectors, widths of queries and of keys; DeepSeek's: arXiv:2405.04434, 2.1."""
     hidden, heads = size(c, "hidden"), size(c, "heads")
     if "latent" in traits:  # keys and values are unpacked in training
-        keys = ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank")
+        keys = "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank"
         rope, nope, value, rank = (size(c, key) for key in keys)
         low, qk, value = c.get("q_lora_rank", 0), heads * (nope + rope), heads * value
         matrices = (low * (hidden + qk) or hidden * qk) + hidden * (rank + rope + value) + rank * (heads * nope + value)
-        return matrices, low + rank, (qk + value) // 2, (qk + value) // 2
+        return matrices, low + rank, *[(qk + value) // 2] * 2
     head, bias = size(c, "head_dim", max(hidden // heads, 1)), c.get("attention_bias", "layer" in traits)
     q, kv = heads * head, size(c, "kv_heads", heads) * head
     vectors = (q + 2 * kv) * (bias or "qkv-bias" in traits) + hidden * bias + 2 * head * ("qk-norm" in traits)
@@ -239,8 +239,7 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
     head, logits = low * m.vocab * m.hidden / p.tp, token * m.vocab / p.loss_chunks
     unit, rest = low * (n > 1 or low < p.stored), p.padded / (p.small or math.inf)  # gathered, or cast on one GPU
     whole = unit * (p.root + block + rest * (1 - 1 / layers))
-    loss = 12 * logits + head * (p.loss_chunks > 1)
-    yield "loss", grads, whole, grads, kept + 3 * token * m.hidden * low, loss
+    yield "loss", grads, whole, grads, kept + 3 * token * m.hidden * low, 12 * logits
     for i in range(layers):
         left, ahead = 1 - (i + 1) / layers, block * (i > 0 and p.small != 1 and n > 1)
         whole = unit * (p.root + block + ahead + rest * i / layers)
@@ -277,16 +276,15 @@ def take_time(m: Model, p: Plan) -> None:
 def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
     """Plans that fit with at most ``most`` of these settings changed: the fewest first or, unlimited, the fastest."""
     axes = {name: dict.fromkeys((p.settings[name], *LADDERS[name])) for name in names}
-    found: dict[Any, Plan] = {}
+    best: dict[Any, Plan] = {}
     for values in product(*axes.values()):
         change = {k: v for k, v in zip(names, values, strict=True) if v != p.settings[k]}
         with suppress(PlanError):
             if len(change) <= most and (q := make_plan(m, p.settings | change)).fits:
-                found[len(change) * (most < len(names)), -q.speed / q.gpus, len(change), q.total] = q
-    best: dict[Any, Plan] = {}
-    for _, q in sorted(found.items()):
-        best.setdefault((q.strategy, q.checkpointing, q.tp, q.cp), q)
-    return [*best.values()][:10]
+                q.order = len(change) * (most < len(names)), -q.speed / q.gpus, len(change), q.total
+                same = q.strategy, q.checkpointing, q.tp, q.cp
+                best[same] = min(best.get(same, q), q, key=lambda q: q.order)
+    return sorted(best.values(), key=lambda q: q.order)[:10]
 
 
 def described(p: Plan) -> str:
@@ -321,26 +319,25 @@ def draw(path: Path, m: Model, plan: Plan) -> None:
             plans.append(make_plan(m, plan.settings | {"strategy": name}))
     bottom, most = 90 + 46 * len(plans), max(p.total for p in plans) / GIB
     scale = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, most))
-    limit, ink, red = 150 + plan.gib * scale, "#1d1f24", "#c0262d"
+    limit, end = 150 + plan.gib * scale, bottom + 66
     bar = "<rect x='{:.1f}' y='{}' width='{:.1f}' height='{}' fill='{}'/>".format
-    text = "<text x='{:.1f}' y='{}' text-anchor='{}' fill='{}'>{}</text>".format
-    style = f"width='900' height='{bottom + 66}' font-family='Helvetica, Arial' font-size='13'"
-    title = escape(f"{m.name} on {plan.gpus} x {plan.gpu}: {described(plan)}")
-    shapes = [bar(0, 0, 900, bottom + 66, "#ffffff"), text(24, 36, "start", ink, title)]
+    text = "<text x='{:.1f}' y='{}' text-anchor='{}'>{}</text>".format
+    shapes = [f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{end}' font-family='Arial' font-size='13'>"]
+    shapes += [bar(0, 0, 900, end, "#fff"), text(24, 36, "start", escape(f"{m.name}: {described(plan)}"))]
     for y, p in zip(range(90, bottom, 46), plans, strict=True):
-        x, total = 150.0, f"{p.total / GIB:,.1f} GiB"
-        shapes += [text(138, y + 20, "end", ink, p.strategy), text(876, y + 20, "end", ink if p.fits else red, total)]
+        x = 150.0
+        shapes += [text(138, y + 20, "end", p.strategy), text(876, y + 20, "end", f"{p.total / GIB:,.1f} GiB")]
         for kind, size in p.memory.items():
             width = max(min(size / GIB * scale, 750 - x), 0)
             shapes.append(bar(x, y, width, 30, KINDS[kind]))
             if width > 38:
-                shapes.append(text(x + width / 2, y + 20, "middle", ink, f"{size / GIB:.1f}"))
+                shapes.append(text(x + width / 2, y + 20, "middle", f"{size / GIB:.1f}"))
             x += width
-    shapes += [bar(limit, 78, 2, bottom - 84, red), text(limit, 70, "middle", red, f"{plan.gib:g} GiB")]
+    shapes += [bar(limit, 78, 2, bottom - 84, "#c0262d"), text(limit, 70, "middle", f"{plan.gib:g} GiB")]
     for place, (kind, colour) in enumerate(KINDS.items()):
         x, y = 24 + 215 * (place % 4), bottom + 20 + 24 * (place // 4)
-        shapes += [bar(x, y - 12, 14, 14, colour), text(x + 21, y, "start", ink, kind)]
-    path.write_text("\n".join([f"<svg xmlns='http://www.w3.org/2000/svg' {style}>", *shapes, "</svg>\n"]))
+        shapes += [bar(x, y - 12, 14, 14, colour), text(x + 21, y, "start", kind)]
+    path.write_text("\n".join([*shapes, "</svg>\n"]))
 
 
 def choose_model(given: Plan) -> Model:
