@@ -38,7 +38,7 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "precision": ("fp32", "bf16-mixed"),
     "optimizer": ("adamw", "adamw-fused", "adamw-8bit"),
 }
-"""What may be changed to make a plan fit; a search keeps precision and optimizer."""
+"""What may be changed; a search keeps precision and optimizer."""
 GPUS = {
     "b200": (178, 2250, 900, 50),
     "h200": (140, 989, 450, 50),
@@ -47,7 +47,7 @@ GPUS = {
     "mi300x": (191, 1307, 448, 50),
     "l4": (22.1, 121, 25, 12.5),
 }
-"""From data sheets: usable GiB, dense bf16 TFLOP/s, GB/s one way within a node and to other nodes."""
+"""From data sheets: usable GiB, dense bf16 TFLOP/s, GB/s one way in a node and between nodes."""
 SETTINGS = {
     "seq": (4096, "tokens of a sequence"),
     "batch": (1, "sequences that a data-parallel rank takes at once"),
@@ -82,8 +82,8 @@ kv_heads num_key_value_heads
 ffn intermediate_size n_inner
 vocab vocab_size
 experts num_experts num_local_experts n_routed_experts
-active_experts num_experts_per_tok
-expert_ffn moe_intermediate_size"""
+top_k num_experts_per_tok
+moe_ffn moe_intermediate_size"""
 """Sizes of a model, and their names in config.json."""
 PRESETS = {
     "llama-3.1-8b": ("llama", 4096, 32, 32, 8, 14336, 128256),
@@ -111,7 +111,7 @@ Model = Plan = argparse.Namespace  # below called m and p
 
 
 class PlanError(Exception):
-    """A wrong request; the message says what, where, and what to do."""
+    """A wrong request: what, where, and what to do."""
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -143,20 +143,20 @@ def attention(c: Fields, traits: list[str]) -> tuple[int, int, int, int]:
 
 
 def read_model(data: Fields, name: str) -> Model:
-    """A decoder from its config.json: blocks, taken to be alike, and the root group: embedding, last norm, head."""
+    """A decoder from its config.json: blocks, taken to be alike, and the root: embedding, last norm, head."""
     names, families = {alias: short for short, row in rows(NAMES).items() for alias in row}, rows(FAMILIES)
     data = data | data.get("text_config", {})
     c = {names.get(key, key): value for key, value in data.items() if value is not None} | {"name": name}
     kind, h, vocab, layers = c.get("model_type", "llama"), size(c, "hidden"), size(c, "vocab"), size(c, "layers")
     row = families.get(kind, families["llama"])
-    (norms, *kept), traits = map(int, row[:7]), row[7:]
+    (norms, a, b, d, e, f, g), traits = map(int, row[:7]), row[7:]
     m = Model(name=name, hidden=h, vocab=vocab, layers=layers, experts=1)
     m.note = "" if kind in families else f"model_type {kind!r} is planned as a Llama; mend by --params"
     matrices, vectors, q, m.kv = attention(c, traits)
     m.q, plain, ffn, sparse, chosen, shared = q, "layer" in traits, size(c, "ffn", 4 * h), 0, 0, 0
-    one = size(c, "expert_ffn", ffn)
+    one = size(c, "moe_ffn", ffn)
     if "experts" in c:
-        m.experts, chosen, shared = size(c, "experts"), size(c, "active_experts"), c.get("n_shared_experts", 0)
+        m.experts, chosen, shared = size(c, "experts"), size(c, "top_k"), c.get("n_shared_experts", 0)
         sparse = max(layers - c.get("first_k_dense_replace", 0), 0)
     dense, copies = layers - sparse, sparse * chosen * h
     width = dense * ffn + sparse * (chosen + shared) * one  # of all layers, as a token meets it
@@ -164,8 +164,8 @@ def read_model(data: Fields, name: str) -> Model:
     m.vectors = layers * (vectors + norms * h + (ffn + h) * plain)
     m.routed = 3 * sparse * m.experts * h * one
     m.active = m.dense + m.routed * chosen / m.experts + h * vocab  # multiply a token
-    m.low = layers * (kept[0] * h + kept[1] * q + kept[2] * m.kv) + kept[3] * width + 2 * copies
-    m.full = layers * (kept[4] * h + kept[5] * (q + m.kv) + c["heads"])
+    m.low = layers * (a * h + b * q + d * m.kv) + e * width + 2 * copies
+    m.full = layers * (f * h + g * (q + m.kv) + c["heads"])
     m.products = 2 * layers * (h + q + m.kv) + (2 - plain) * width + copies
     m.tied = c.get("tie_word_embeddings", "tied" in traits)
     embedded = vocab * (2 - m.tied) + c.get("n_positions", 1024) * ("embedded" in traits)
@@ -175,10 +175,10 @@ def read_model(data: Fields, name: str) -> Model:
 
 
 def check(p: Plan) -> None:
-    """See that settings agree, and look up the GPU and the number of shards."""
+    """See that settings agree; find the GPU and the number of shards."""
     for name, value in p.settings.items():
         if type(value) is int and value < 1:
-            raise PlanError(f"--{name.replace('_', '-')} {value} is too little; give 1 or more")
+            raise PlanError(f"--{name.replace('_', '-')} {value} is too little")
     if p.gpus % (p.tp * p.cp) or p.tp > p.node:
         raise PlanError(f"--tp {p.tp} --cp {p.cp} do not divide --gpus {p.gpus} or a node; change one")
     gib, p.tflops, *p.links = GPUS[p.gpu]
@@ -222,7 +222,7 @@ def make_plan(m: Model, settings: Fields) -> Plan:
 
 
 def moments(m: Model, p: Plan) -> Iterator[Any]:
-    """The loss and backward: gradients, gathered parameters, gradient buffers, activations, logits.
+    """Bytes at the loss and in backward: gradients, gathered parameters, gradient buffers, activations, logits.
 
     Source: ``FSDPParamGroup`` in torch: the root stays whole until the end of backward, which gathers one block ahead;
     the input of a reduce-scatter lives until the next one's; DDP has buckets. Blocks keep the inputs of operators
@@ -251,7 +251,7 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
 
 
 def take_time(m: Model, p: Plan) -> None:
-    """Estimate a step from bytes that a GPU sends and the GPUs that they span; FSDP's hide under computation.
+    """Estimate a step from the bytes that a GPU sends, and to how many; FSDP's hide under computation.
 
     Source: ZeRO, arXiv:1910.02054, 7: rings send (n - 1) / n of a gathered tensor, all-reduce twice that; sequence
     parallelism, arXiv:2205.05198, 4: the residual stream eight times a block; PaLM, arXiv:2204.02311, B: six operations
@@ -274,7 +274,7 @@ def take_time(m: Model, p: Plan) -> None:
 
 
 def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
-    """Plans that fit with at most ``most`` of these settings changed: the fewest first or, unlimited, the fastest."""
+    """Plans that fit with at most ``most`` settings changed: the fewest first or, where all may be, the fastest."""
     axes = {name: dict.fromkeys((p.settings[name], *LADDERS[name])) for name in names}
     best: dict[Any, Plan] = {}
     for values in product(*axes.values()):
@@ -288,8 +288,8 @@ def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
 
 
 def described(p: Plan) -> str:
-    """The options that always matter, and those that differ from the defaults."""
-    some = {k: v for k, v in p.settings.items() if k in ("strategy", "seq", "batch") or v != SETTINGS[k][0]}
+    """The options that differ from the defaults."""
+    some = {k: v for k, v in p.settings.items() if k == "strategy" or v != SETTINGS[k][0]}
     return " ".join(f"--{name.replace('_', '-')} {value}".removesuffix(" True") for name, value in some.items())
 
 
@@ -317,15 +317,15 @@ def draw(path: Path, m: Model, plan: Plan) -> None:
     for name in dict.fromkeys((*LADDERS["strategy"], plan.strategy)):
         with suppress(PlanError):
             plans.append(make_plan(m, plan.settings | {"strategy": name}))
-    bottom, most = 90 + 46 * len(plans), max(p.total for p in plans) / GIB
-    scale = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, most))
-    limit, end = 150 + plan.gib * scale, bottom + 66
+    bottom, end = 90 + 46 * len(plans), 156 + 46 * len(plans)
+    scale = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, *(p.total / GIB for p in plans)))
+    limit = 150 + plan.gib * scale
     bar = "<rect x='{:.1f}' y='{}' width='{:.1f}' height='{}' fill='{}'/>".format
     text = "<text x='{:.1f}' y='{}' text-anchor='{}'>{}</text>".format
     shapes = [f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{end}' font-family='Arial' font-size='13'>"]
     shapes += [bar(0, 0, 900, end, "#fff"), text(24, 36, "start", escape(f"{m.name}: {described(plan)}"))]
-    for y, p in zip(range(90, bottom, 46), plans, strict=True):
-        x = 150.0
+    for row, p in enumerate(plans):
+        x, y = 150.0, 90 + 46 * row
         shapes += [text(138, y + 20, "end", p.strategy), text(876, y + 20, "end", f"{p.total / GIB:,.1f} GiB")]
         for kind, size in p.memory.items():
             width = max(min(size / GIB * scale, 750 - x), 0)
@@ -355,7 +355,7 @@ def choose_model(given: Plan) -> Model:
     elif not (given.layers and given.hidden):
         raise PlanError("no model; name a preset or config.json, or give --layers and --hidden")
     data |= {name: getattr(given, name) for name in rows(NAMES) if getattr(given, name) is not None}
-    name, widths = given.model or "model", ("ffn", "expert_ffn")
+    name, widths = given.model or "model", ("ffn", "moe_ffn")
     if given.params:  # grow evenly with the MLPs' width
         one, two = (read_model(data | dict.fromkeys(widths, n), name).parameters for n in (1, 2))
         data |= dict.fromkeys(widths, 1 + int(given.params - one) // (two - one))
