@@ -27,7 +27,7 @@ WIDTHS = {"fp32": (4, 4), "bf16-mixed": (4, 2), "bf16": (2, 2)}  # bytes of an e
 OPTIMIZERS = {"adamw": (2, 1), "adamw-fused": (2, 0), "adamw-8bit": (0, 0), "sgd": (1, 1), "muon": (2, 1)}
 """Tensors in the parameters' dtype of the state, and that a step allocates. Source: ``torch.optim`` with foreach."""
 POWERS = (1, 2, 4, 8)
-LADDERS: dict[str, tuple[Any, ...]] = {
+LADDERS = {
     "strategy": ("ddp", "grad-op", "hsdp", "fsdp"),
     "checkpointing": ("none", "selective", "full"),
     "tp": POWERS,
@@ -119,15 +119,15 @@ def rows(table: str) -> dict[str, list[str]]:
     return {name: row for first, *row in map(str.split, table.splitlines()) for name in first.split("/")}
 
 
-def size(config: Fields, key: str, default: int | None = None) -> int:
+def size(c: Fields, key: str, default: int | None = None) -> int:
     """A field of config.json that counts something."""
-    value = config.get(key, default)
+    value = c.get(key, default)
     if type(value) is not int or value < 1:
-        raise PlanError(f"{config['name']}: size {key} is {value!r}; give a positive whole number")
+        raise PlanError(f"{c['name']}: size {key} is {value!r}; give a positive whole number")
     return value
 
 
-def attention(c: Fields, traits: list[str]) -> tuple[int, int, int, int]:
+def attention(c: Fields, traits: list[str]) -> tuple[int, ...]:
     """Parameters of matrices and of vectors, widths of queries and of keys; DeepSeek's: arXiv:2405.04434, 2.1."""
     hidden, heads = size(c, "hidden"), size(c, "heads")
     if "latent" in traits:  # keys and values are unpacked in training
@@ -147,7 +147,7 @@ def read_model(data: Fields, name: str) -> Model:
     names, families = {alias: short for short, row in rows(NAMES).items() for alias in row}, rows(FAMILIES)
     data = data | data.get("text_config", {})
     c = {names.get(key, key): value for key, value in data.items() if value is not None} | {"name": name}
-    kind, h, vocab, layers = c.get("model_type", "llama"), size(c, "hidden"), size(c, "vocab"), size(c, "layers")
+    kind, (h, vocab, layers) = c.get("model_type", "llama"), (size(c, key) for key in ("hidden", "vocab", "layers"))
     row = families.get(kind, families["llama"])
     (norms, a, b, d, e, f, g), traits = map(int, row[:7]), row[7:]
     m = Model(name=name, hidden=h, vocab=vocab, layers=layers, experts=1)
@@ -207,7 +207,7 @@ def make_plan(m: Model, settings: Fields) -> Plan:
     p.shard = (p.padded + p.root) / p.shards
     (tensors, work), one = OPTIMIZERS[p.optimizer], p.stored * p.shard
     state = one * tensors
-    if p.optimizer == "adamw-8bit":  # two bytes, and two float32 scales for 256 elements (arXiv:2110.02861)
+    if p.optimizer == "adamw-8bit":  # and two float32 scales for 256 elements (arXiv:2110.02861)
         state = p.shard * (2 + 8 / 256)
     if p.optimizer == "muon":  # one tensor for matrices of blocks
         state -= p.stored * (m.dense + m.routed) / p.tp / p.shards
@@ -251,7 +251,7 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
 
 
 def take_time(m: Model, p: Plan) -> None:
-    """Estimate a step from the bytes that a GPU sends, and to how many; FSDP's hide under computation.
+    """Estimate a step by the bytes that a GPU sends, and to how many; FSDP's hide under computation.
 
     Source: ZeRO, arXiv:1910.02054, 7: rings send (n - 1) / n of a gathered tensor, all-reduce twice that; sequence
     parallelism, arXiv:2205.05198, 4: the residual stream eight times a block; PaLM, arXiv:2204.02311, B: six operations
@@ -268,7 +268,7 @@ def take_time(m: Model, p: Plan) -> None:
     seconds = [size / 1e9 / EFFICIENCY / p.links[span * p.tp > p.node] for size, span in sent]
     flops = 6 * p.tokens / p.tp * (m.active + p.seq * m.q * m.layers) * (p.low / 2)
     flops *= 4 / 3 if p.checkpointing == "full" else 1
-    p.sent, p.communication, p.compute = sum(size for size, _ in sent), sum(seconds), flops / (p.tflops * 1e12 * MFU)
+    p.sent, p.sending, p.compute = sum(size for size, _ in sent), sum(seconds), flops / (p.tflops * 1e12 * MFU)
     p.seconds = max(p.compute, sum(seconds[:3])) + sum(seconds[3:]) + 3 * p.host / HOST
     p.speed = p.tokens * p.ranks / p.seconds  # tokens a second of all GPUs
 
@@ -276,7 +276,7 @@ def take_time(m: Model, p: Plan) -> None:
 def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
     """Plans that fit with at most ``most`` settings changed: the fewest first or, where all may be, the fastest."""
     axes = {name: dict.fromkeys((p.settings[name], *LADDERS[name])) for name in names}
-    best: dict[Any, Plan] = {}
+    best = {}
     for values in product(*axes.values()):
         change = {k: v for k, v in zip(names, values, strict=True) if v != p.settings[k]}
         with suppress(PlanError):
@@ -297,7 +297,7 @@ def show(plans: list[Plan]) -> None:
     """Print plans, one a line."""
     print("   GiB  tokens/s  seconds  sending  GB sent  settings")
     for p in plans:
-        times = f"{p.speed:8,.0f}  {p.seconds:7.3g}  {p.communication:7.3g}"
+        times = f"{p.speed:8,.0f}  {p.seconds:7.3g}  {p.sending:7.3g}"
         print(f"{p.total / GIB:6.1f}  {times}  {p.sent / 1e9:7.3g}  {described(p)}")
 
 
@@ -371,12 +371,12 @@ def parse() -> Plan:
     for name in rows(NAMES):
         add(f"--{name.replace('_', '-')}", type=int)
     for name, (default, about, *choices) in SETTINGS.items():
-        kind: Fields = {"action": "store_true"}
+        kind = {"action": "store_true"}
         if default is not False:
             kind = {"type": type(default), "choices": choices or None}
         add(f"--{name.replace('_', '-')}", default=default, help=f"{about} ({default})", **kind)
     add("--search", action="store_true", help="find the fastest settings that fit")
-    add("--plot", type=Path, metavar="SVG", help="draw each strategy's memory")
+    add("--plot", type=Path, help="SVG of each strategy's memory")
     add("--json", action="store_true", help="print JSON; bytes and seconds")
     return parser.parse_args()
 
