@@ -301,12 +301,12 @@ def show(plans: list[Plan]) -> None:
         print(f"{p.total / GIB:6.1f}  {times}  {p.sent / 1e9:7.3g}  {described(p)}")
 
 
-def report(p: Plan) -> None:
+def report(p: Plan, verdict: str) -> None:
     """Print a plan's memory by kind."""
     print(f"A GPU at its peak, {p.moment}, in GiB")
     for kind, size in p.memory.items():
         print(f"{kind:>24} {size / GIB:7.2f}  {'#' * round(40 * size / p.total)}")
-    print(f"{'total':>24} {p.total / GIB:7.2f}  of {p.gib:g}: it {'fits' if p.fits else 'does NOT fit'}")
+    print(f"{'total':>24} {p.total / GIB:7.2f}  of {p.gib:g}: {verdict}")
     print(f"{'host memory of a node':>24} {p.host / GIB:7.2f}\n")
     show([p])
 
@@ -371,9 +371,9 @@ def parse() -> Plan:
     for name in rows(NAMES):
         add(f"--{name.replace('_', '-')}", type=int)
     for name, (default, about, *choices) in SETTINGS.items():
-        kind = {"action": "store_true"}
-        if default is not False:
-            kind = {"type": type(default), "choices": choices or None}
+        kind = {"type": type(default), "choices": choices or None}
+        if default is False:
+            kind = {"action": "store_true"}
         add(f"--{name.replace('_', '-')}", default=default, help=f"{about} ({default})", **kind)
     add("--search", action="store_true", help="find the fastest settings that fit")
     add("--plot", type=Path, help="SVG of each strategy's memory")
@@ -387,19 +387,17 @@ def run(given: Plan) -> int:
     p = make_plan(m, {name: getattr(given, name) for name in SETTINGS})
     if given.plot:
         draw(given.plot, m, p)
-    names = [*LADDERS]
-    found = search(m, p, names[:7], 7) if given.search else [] if p.fits else search(m, p, names, 3)
-    status = int(not (found if given.search else p.fits))
+    names, wanted = [*LADDERS], given.search or not p.fits
+    found = search(m, p, *((names[:7], 7) if given.search else (names, 3))) if wanted else []
     if given.json:
         print(json.dumps({"model": vars(m), "plan": vars(p), "found": [*map(vars, found)]}, indent=1))
-        return status
-    print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}\n{m.note}")
-    if not given.search:
-        report(p)
-    if given.search or status:
-        print("\nWhat fits" if found else "\nNothing fits: take more GPUs, or larger ones")
-        show(found)
-    return status
+    else:
+        print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}\n{m.note}")
+        report(p, "it fits" if p.fits else "it does NOT fit")
+        if wanted:
+            print("What fits" if found else "Nothing fits: take more GPUs, or larger ones")
+            show(found)
+    return int(not (found if given.search else p.fits))
 
 
 if __name__ == "__main__":
