@@ -131,15 +131,15 @@ CASES = (
     case("Llama 1B, HSDP 8 x 8", LLAMA_1B, gpus=64, strategy="hsdp"),
     case("Llama 1B, no reshard", LLAMA_1B, strategy="grad-op"),
     case("Llama 1B, reshard to 8 of 64", LLAMA_1B, gpus=64, strategy="8"),
-    case("Llama 1B, full, 8 loss chunks", LLAMA_1B, batch=4, checkpointing="full", loss_chunks=8),
-    case("Llama 1B, 4 layers, selective", short("llama-3.2-1b", 4), batch=2, checkpointing="selective"),
+    case("Llama 1B, full, 8 loss chunks", LLAMA_1B, batch=4, recompute="full", chunks=8),
+    case("Llama 1B, 4 layers, selective", short("llama-3.2-1b", 4), batch=2, recompute="selective"),
     case("Llama 1B, 4 layers, SGD", short("llama-3.2-1b", 4), seq=128, optimizer="sgd"),
-    case("Llama 8B, 8 layers, full", short("llama-3.1-8b", 8), seq=8192, gpus=64, checkpointing="full"),
-    case("Llama 8B, 8 layers, 16 chunks", short("llama-3.1-8b", 8), seq=8192, gpus=64, loss_chunks=16),
+    case("Llama 8B, 8 layers, full", short("llama-3.1-8b", 8), seq=8192, gpus=64, recompute="full"),
+    case("Llama 8B, 8 layers, 16 chunks", short("llama-3.1-8b", 8), seq=8192, gpus=64, chunks=16),
     case("Llama 8B, 8 layers, tiny batch", short("llama-3.1-8b", 8), seq=128),
     case("Mistral 7B, 4 layers", short("mistral-7b", 4, sliding_window=None)),
     case("Qwen2.5 7B, 4 layers", short("qwen2.5-7b", 4)),
-    case("Qwen3 8B, 4 layers, full", short("qwen3-8b", 4), seq=8192, checkpointing="full"),
+    case("Qwen3 8B, 4 layers, full", short("qwen3-8b", 4), seq=8192, recompute="full"),
     case("Gemma 3 1B, 8 layers, tied", short("gemma-3-1b", 8), seq=2048),
     case("Phi-2, 4 layers", short("phi-2", 4), seq=2048),
     case("Phi-4, 4 layers", short("phi-4", 4)),
@@ -237,12 +237,12 @@ def build(config: dict[str, Json], plan: Plan, mesh: DeviceMesh) -> nn.Module:
     shard = partial(fully_shard, mesh=mesh, mp_policy=policy)
     layers = next(module for module in model.modules() if isinstance(module, nn.ModuleList))
     for index, layer in enumerate(layers):
-        if plan.checkpointing != "none":
-            contexts = {"context_fn": matmuls_and_attention} if plan.checkpointing == "selective" else {}
+        if plan.recompute != "none":
+            contexts = {"context_fn": matmuls_and_attention} if plan.recompute == "selective" else {}
             layers[index] = checkpoint_wrapper(layer, **contexts)
         with unset_fake_temporarily() if plan.strategy.isdigit() else nullcontext():  # FSDP makes a mesh here
             shard(layers[index], reshard_after_forward=resharding)
-    return shard(ChunkedLoss(model, plan.loss_chunks) if plan.loss_chunks > 1 else FullLoss(model))
+    return shard(ChunkedLoss(model, plan.chunks) if plan.chunks > 1 else FullLoss(model))
 
 
 def build_optimizer(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
@@ -302,7 +302,7 @@ def predict(model: Model, plan: Plan) -> Measured:
     moments = {name: sizes for name, *sizes in planner.moments(model, plan)}
     [*_, activations, _], last = moments["loss"], plan.stored * plan.shard
     resharded = plan.low * plan.padded / plan.small if plan.small > 1 else 0
-    logits = 4 * plan.tokens * model.vocab * (plan.loss_chunks == 1)
+    logits = 4 * plan.tokens * model.vocab * (plan.chunks == 1)
     memory = plan.memory.values()
     return Measured(
         parameters=plan.memory["parameters"],

@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 GIB = 2**30
-CONTEXT, FRAGMENTATION = 1.5 * GIB, 0.05  # assumed: CUDA, NCCL, cuBLAS; what the allocator holds beyond its tensors
-MFU, EFFICIENCY, HOST = 0.4, 0.8, 200e9  # assumed: share of FLOP/s and of links that is reached; bytes/s of host memory
+CONTEXT, FRAGMENTATION = 1.5 * GIB, 0.05  # assumed: of CUDA and NCCL; what the allocator wastes
+MFU, EFFICIENCY, HOST = 0.4, 0.8, 200e9  # assumed: reached share of FLOP/s, of links; bytes/s of host memory
 WIDTHS = {"fp32": (4, 4), "bf16-mixed": (4, 2), "bf16": (2, 2)}  # bytes of an element: kept and reduced; computed
 OPTIMIZERS = {"adamw": (2, 1), "adamw-fused": (2, 0), "adamw-8bit": (0, 0), "sgd": (1, 1), "muon": (2, 1)}
 """Tensors in the parameters' dtype of the state, and that a step allocates. Source: ``torch.optim`` with foreach."""
 POWERS = (1, 2, 4, 8)
 LADDERS = {
     "strategy": ("ddp", "grad-op", "hsdp", "fsdp"),
-    "checkpointing": ("none", "selective", "full"),
+    "recompute": ("none", "selective", "full"),
     "tp": POWERS,
     "cp": POWERS,
     "batch": (*POWERS, 16, 32),
-    "loss_chunks": (1, 8),
+    "chunks": (1, 8),
     "offload": (False, True),
     "precision": ("fp32", "bf16-mixed"),
     "optimizer": ("adamw", "adamw-fused", "adamw-8bit"),
@@ -50,18 +50,18 @@ GPUS = {
 """From data sheets: usable GiB, dense bf16 TFLOP/s, GB/s one way in a node and between nodes."""
 SETTINGS = {
     "seq": (4096, "tokens of a sequence"),
-    "batch": (1, "sequences that a data-parallel rank takes at once"),
+    "batch": (1, "sequences a data-parallel rank takes at once"),
     "gpu": ("h100", "", *GPUS),
-    "gpu_memory": (0.0, "usable GiB, if not the type's"),
-    "gpus": (8, "in all"),
+    "gib": (0.0, "usable GiB, if not the type's"),
+    "gpus": (8, ""),
     "node": (8, "GPUs of a node"),
     "strategy": ("fsdp", "ddp, grad-op, hsdp, fsdp, or GPUs to reshard to after forward"),
     "precision": ("bf16-mixed", "", *WIDTHS),
     "optimizer": ("adamw", "", *OPTIMIZERS),
-    "checkpointing": ("none", "of activations", *LADDERS["checkpointing"]),
+    "recompute": ("none", "activation checkpointing", *LADDERS["recompute"]),
     "tp": (1, "tensor and sequence parallel degree"),
     "cp": (1, "context parallel degree"),
-    "loss_chunks": (1, "pieces of logits and loss"),
+    "chunks": (1, "pieces of logits and loss"),
     "offload": (False, "keep shards in host memory"),
 }
 KINDS = {
@@ -78,12 +78,12 @@ NAMES = """\
 hidden hidden_size n_embd
 layers num_hidden_layers n_layer
 heads num_attention_heads n_head
-kv_heads num_key_value_heads
+kv num_key_value_heads
 ffn intermediate_size n_inner
 vocab vocab_size
 experts num_experts num_local_experts n_routed_experts
-top_k num_experts_per_tok
-moe_ffn moe_intermediate_size"""
+topk num_experts_per_tok
+expert moe_intermediate_size"""
 """Sizes of a model, and their names in config.json."""
 PRESETS = {
     "llama-3.1-8b": ("llama", 4096, 32, 32, 8, 14336, 128256),
@@ -129,17 +129,17 @@ def size(c: Fields, key: str, default: int | None = None) -> int:
 
 def attention(c: Fields, traits: list[str]) -> tuple[int, ...]:
     """Parameters of matrices and of vectors, widths of queries and of keys; DeepSeek's: arXiv:2405.04434, 2.1."""
-    hidden, heads = size(c, "hidden"), size(c, "heads")
-    if "latent" in traits:  # keys and values are unpacked in training
+    h, heads = size(c, "hidden"), size(c, "heads")
+    if "latent" in traits:
         keys = "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "kv_lora_rank"
         rope, nope, value, rank = (size(c, key) for key in keys)
         low, qk, value = c.get("q_lora_rank", 0), heads * (nope + rope), heads * value
-        matrices = (low * (hidden + qk) or hidden * qk) + hidden * (rank + rope + value) + rank * (heads * nope + value)
+        matrices = (low * (h + qk) or h * qk) + h * (rank + rope + value) + rank * (heads * nope + value)
         return matrices, low + rank, *[(qk + value) // 2] * 2
-    head, bias = size(c, "head_dim", max(hidden // heads, 1)), c.get("attention_bias", "layer" in traits)
-    q, kv = heads * head, size(c, "kv_heads", heads) * head
-    vectors = (q + 2 * kv) * (bias or "qkv-bias" in traits) + hidden * bias + 2 * head * ("qk-norm" in traits)
-    return 2 * hidden * (q + kv), vectors, q, kv
+    head, bias = size(c, "head_dim", max(h // heads, 1)), c.get("attention_bias", "layer" in traits)
+    q, kv = heads * head, size(c, "kv", heads) * head
+    vectors = (q + 2 * kv) * (bias or "qkv-bias" in traits) + h * bias + 2 * head * ("qk-norm" in traits)
+    return 2 * h * (q + kv), vectors, q, kv
 
 
 def read_model(data: Fields, name: str) -> Model:
@@ -153,17 +153,17 @@ def read_model(data: Fields, name: str) -> Model:
     m = Model(name=name, hidden=h, vocab=vocab, layers=layers, experts=1)
     m.note = "" if kind in families else f"model_type {kind!r} is planned as a Llama; mend by --params"
     matrices, vectors, q, m.kv = attention(c, traits)
-    m.q, plain, ffn, sparse, chosen, shared = q, "layer" in traits, size(c, "ffn", 4 * h), 0, 0, 0
-    one = size(c, "moe_ffn", ffn)
+    m.q, plain, ffn, moe, top, shared = q, "layer" in traits, size(c, "ffn", 4 * h), 0, 0, 0
+    one = size(c, "expert", ffn)
     if "experts" in c:
-        m.experts, chosen, shared = size(c, "experts"), size(c, "top_k"), c.get("n_shared_experts", 0)
-        sparse = max(layers - c.get("first_k_dense_replace", 0), 0)
-    dense, copies = layers - sparse, sparse * chosen * h
-    width = dense * ffn + sparse * (chosen + shared) * one  # of all layers, as a token meets it
-    m.dense = layers * matrices + h * (dense * (3 - plain) * ffn + sparse * (m.experts + 3 * shared * one))
+        m.experts, top, shared = size(c, "experts"), size(c, "topk"), c.get("n_shared_experts", 0)
+        moe = max(layers - c.get("first_k_dense_replace", 0), 0)
+    dense, copies = layers - moe, moe * top * h
+    width = dense * ffn + moe * (top + shared) * one  # that a token meets, all layers
+    m.dense = layers * matrices + h * (dense * (3 - plain) * ffn + moe * (m.experts + 3 * shared * one))
     m.vectors = layers * (vectors + norms * h + (ffn + h) * plain)
-    m.routed = 3 * sparse * m.experts * h * one
-    m.active = m.dense + m.routed * chosen / m.experts + h * vocab  # multiply a token
+    m.routed = 3 * moe * m.experts * h * one
+    m.active = m.dense + m.routed * top / m.experts + h * vocab
     m.low = layers * (a * h + b * q + d * m.kv) + e * width + 2 * copies
     m.full = layers * (f * h + g * (q + m.kv) + c["heads"])
     m.products = 2 * layers * (h + q + m.kv) + (2 - plain) * width + copies
@@ -178,11 +178,11 @@ def check(p: Plan) -> None:
     """See that settings agree; find the GPU and the number of shards."""
     for name, value in p.settings.items():
         if type(value) is int and value < 1:
-            raise PlanError(f"--{name.replace('_', '-')} {value} is too little")
+            raise PlanError(f"--{name} {value} is too little")
     if p.gpus % (p.tp * p.cp) or p.tp > p.node:
-        raise PlanError(f"--tp {p.tp} --cp {p.cp} do not divide --gpus {p.gpus} or a node; change one")
+        raise PlanError(f"--tp {p.tp} --cp {p.cp} do not divide --gpus {p.gpus} or a node")
     gib, p.tflops, *p.links = GPUS[p.gpu]
-    p.gib = p.gpu_memory or gib
+    p.gib = p.gib or gib
     p.ranks = p.gpus // p.tp  # over which FSDP may shard, context-parallel ones among them
     in_node = math.gcd(p.ranks, p.node // p.tp)
     p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
@@ -190,7 +190,7 @@ def check(p: Plan) -> None:
     if p.strategy not in known and (number < 2 or p.ranks % number):
         raise PlanError(f"--strategy {p.strategy} is unknown; give {', '.join(known)} or a divisor of {p.ranks}")
     if p.offload and p.strategy == "ddp":
-        raise PlanError("--offload needs parameters that FSDP shards; change --strategy")
+        raise PlanError("--offload needs FSDP; change --strategy")
     p.small = number or int(p.strategy in known[:2])  # a block's shards till backward: 1 whole, 0 as at rest
 
 
@@ -226,17 +226,17 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
 
     Source: ``FSDPParamGroup`` in torch: the root stays whole until the end of backward, which gathers one block ahead;
     the input of a reduce-scatter lives until the next one's; DDP has buckets. Blocks keep the inputs of operators
-    (arXiv:2205.05198, 4). ``ForCausalLMLoss``: log-softmax and two gradients in float32. All of a block's gradients and
+    (arXiv:2205.05198, 4). ``ForCausalLMLoss``: log-softmax and two gradients in float32. A block's gradients and
     activations are taken to live at once.
     """
     low, n, layers, ddp, token = p.low, p.shards, m.layers, p.strategy == "ddp", p.tokens / p.tp
     block, reduce, done = p.padded / layers, p.stored * (n > 1), p.stored * p.padded / n
     live = token * (m.low * low + m.full * 4 + 2 * low * m.hidden * layers * (p.tp - 1))
     inputs = token * low * m.hidden * layers
-    kept = {"none": live, "selective": inputs + token * low * m.products, "full": inputs}[p.checkpointing]
+    kept = {"none": live, "selective": inputs + token * low * m.products, "full": inputs}[p.recompute]
     live += token * low * m.low / 2  # and gradients
     grads = p.stored * p.shard * ddp
-    head, logits = low * m.vocab * m.hidden / p.tp, token * m.vocab / p.loss_chunks
+    head, logits = low * m.vocab * m.hidden / p.tp, token * m.vocab / p.chunks
     unit, rest = low * (n > 1 or low < p.stored), p.padded / (p.small or math.inf)  # gathered, or cast on one GPU
     whole = unit * (p.root + block + rest * (1 - 1 / layers))
     yield "loss", grads, whole, grads, kept + 3 * token * m.hidden * low, 12 * logits
@@ -244,14 +244,14 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
         left, ahead = 1 - (i + 1) / layers, block * (i > 0 and p.small != 1 and n > 1)
         whole = unit * (p.root + block + ahead + rest * i / layers)
         buffers = grads if ddp else low * p.whole / layers + head + reduce * block * (left > 0)
-        acts = (kept * (i + (p.checkpointing != "none")) + live) / layers
+        acts = (kept * (i + (p.recompute != "none")) + live) / layers
         yield f"backward, block {i}", grads or done * left, whole, buffers, acts, 0
     ends = low * p.root * (n > 1) + 2 * head * m.tied + reduce * block, reduce * p.root
     yield "backward, root", grads or done, 0, grads if ddp else low * p.root + max(ends), 0, 0
 
 
 def take_time(m: Model, p: Plan) -> None:
-    """Estimate a step by the bytes that a GPU sends, and to how many; FSDP's hide under computation.
+    """Estimate a step; what FSDP sends hides under computation.
 
     Source: ZeRO, arXiv:1910.02054, 7: rings send (n - 1) / n of a gathered tensor, all-reduce twice that; sequence
     parallelism, arXiv:2205.05198, 4: the residual stream eight times a block; PaLM, arXiv:2204.02311, B: six operations
@@ -267,7 +267,7 @@ def take_time(m: Model, p: Plan) -> None:
     ]
     seconds = [size / 1e9 / EFFICIENCY / p.links[span * p.tp > p.node] for size, span in sent]
     flops = 6 * p.tokens / p.tp * (m.active + p.seq * m.q * m.layers) * (p.low / 2)
-    flops *= 4 / 3 if p.checkpointing == "full" else 1
+    flops *= 4 / 3 if p.recompute == "full" else 1
     p.sent, p.sending, p.compute = sum(size for size, _ in sent), sum(seconds), flops / (p.tflops * 1e12 * MFU)
     p.seconds = max(p.compute, sum(seconds[:3])) + sum(seconds[3:]) + 3 * p.host / HOST
     p.speed = p.tokens * p.ranks / p.seconds  # tokens a second of all GPUs
@@ -282,7 +282,7 @@ def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
         with suppress(PlanError):
             if len(change) <= most and (q := make_plan(m, p.settings | change)).fits:
                 q.order = len(change) * (most < len(names)), -q.speed / q.gpus, len(change), q.total
-                same = q.strategy, q.checkpointing, q.tp, q.cp
+                same = q.strategy, q.recompute, q.tp, q.cp
                 best[same] = min(best.get(same, q), q, key=lambda q: q.order)
     return sorted(best.values(), key=lambda q: q.order)[:10]
 
@@ -290,7 +290,7 @@ def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
 def described(p: Plan) -> str:
     """The options that differ from the defaults."""
     some = {k: v for k, v in p.settings.items() if k == "strategy" or v != SETTINGS[k][0]}
-    return " ".join(f"--{name.replace('_', '-')} {value}".removesuffix(" True") for name, value in some.items())
+    return " ".join(f"--{name} {value}".removesuffix(" True") for name, value in some.items())
 
 
 def show(plans: list[Plan]) -> None:
@@ -305,7 +305,7 @@ def report(p: Plan, verdict: str) -> None:
     """Print a plan's memory by kind."""
     print(f"A GPU at its peak, {p.moment}, in GiB")
     for kind, size in p.memory.items():
-        print(f"{kind:>24} {size / GIB:7.2f}  {'#' * round(40 * size / p.total)}")
+        print(f"{kind:>24} {size / GIB:7.2f}  {'#' * int(40 * size / p.total)}")
     print(f"{'total':>24} {p.total / GIB:7.2f}  of {p.gib:g}: {verdict}")
     print(f"{'host memory of a node':>24} {p.host / GIB:7.2f}\n")
     show([p])
@@ -353,9 +353,9 @@ def choose_model(given: Plan) -> Model:
         except (OSError, TypeError, ValueError) as error:
             raise PlanError(f"{path}: {error}; give a config.json or {', '.join(PRESETS)}") from error
     elif not (given.layers and given.hidden):
-        raise PlanError("no model; name a preset or config.json, or give --layers and --hidden")
+        raise PlanError("no model; give a preset, config.json, or --layers and --hidden")
     data |= {name: getattr(given, name) for name in rows(NAMES) if getattr(given, name) is not None}
-    name, widths = given.model or "model", ("ffn", "moe_ffn")
+    name, widths = given.model or "model", ("ffn", "expert")
     if given.params:  # grow evenly with the MLPs' width
         one, two = (read_model(data | dict.fromkeys(widths, n), name).parameters for n in (1, 2))
         data |= dict.fromkeys(widths, 1 + int(given.params - one) // (two - one))
@@ -367,17 +367,17 @@ def parse() -> Plan:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", nargs="?", help=f"config.json, its folder, or {', '.join(PRESETS)}")
-    add("--params", type=float, help="all parameters, to which MLPs are made to fit")
+    add("--params", type=float, help="all parameters; MLPs are made to fit")
     for name in rows(NAMES):
-        add(f"--{name.replace('_', '-')}", type=int)
+        add(f"--{name}", type=int)
     for name, (default, about, *choices) in SETTINGS.items():
         kind = {"type": type(default), "choices": choices or None}
         if default is False:
             kind = {"action": "store_true"}
-        add(f"--{name.replace('_', '-')}", default=default, help=f"{about} ({default})", **kind)
-    add("--search", action="store_true", help="find the fastest settings that fit")
-    add("--plot", type=Path, help="SVG of each strategy's memory")
-    add("--json", action="store_true", help="print JSON; bytes and seconds")
+        add(f"--{name}", default=default, help=f"{about} ({default})", **kind)
+    add("--search", action="store_true", help="find the fastest that fits")
+    add("--plot", type=Path, help="SVG of strategies' memory")
+    add("--json", action="store_true", help="JSON; bytes, seconds")
     return parser.parse_args()
 
 
@@ -395,7 +395,7 @@ def run(given: Plan) -> int:
         print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}\n{m.note}")
         report(p, "it fits" if p.fits else "it does NOT fit")
         if wanted:
-            print("What fits" if found else "Nothing fits: take more GPUs, or larger ones")
+            print("What fits" if found else "Nothing fits: take more GPUs")
             show(found)
     return int(not (found if given.search else p.fits))
 
@@ -404,5 +404,5 @@ if __name__ == "__main__":
     try:
         sys.exit(run(parse()))
     except (PlanError, OSError) as error:
-        print(f"plan_memory.py: error: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

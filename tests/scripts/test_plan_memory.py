@@ -30,8 +30,8 @@ def plan(**settings):
 
 MEASURED = (
     case("fp32, tied", short("llama-3.2-1b", 2), precision="fp32", seq=1024),
-    case("bf16, 64 GPUs, full, chunks", short("llama-3.1-8b", 2), gpus=64, checkpointing="full", loss_chunks=2),
-    case("HSDP, selective", short("qwen3-8b", 2), seq=1024, gpus=64, strategy="hsdp", checkpointing="selective"),
+    case("bf16, 64 GPUs, full, chunks", short("llama-3.1-8b", 2), gpus=64, recompute="full", chunks=2),
+    case("HSDP, selective", short("qwen3-8b", 2), seq=1024, gpus=64, strategy="hsdp", recompute="selective"),
     case("no reshard, SGD", short("pythia-6.9b", 2), seq=256, strategy="grad-op", optimizer="sgd"),
     case("experts that 64 does not divide", short("mixtral-8x7b", 2), seq=1024, gpus=64),
 )
@@ -104,7 +104,7 @@ def test_context_parallelism_divides_tokens():
 
 
 def test_checkpointing_keeps_less_and_full_repeats_the_forward():
-    none, selective, full = (plan(checkpointing=name, seq=8192) for name in ("none", "selective", "full"))
+    none, selective, full = (plan(recompute=name, seq=8192) for name in ("none", "selective", "full"))
     assert none.total > selective.total > full.total
     assert full.compute == pytest.approx(none.compute * 4 / 3)
 
@@ -137,7 +137,7 @@ def test_a_search_finds_plans_that_fit_the_fastest_first():
     names = [name for name in planner.LADDERS if name not in ("precision", "optimizer")]
     found = planner.search(MODEL_8B, plan(gpus=16, seq=8192), names, len(names))
     rates = [q.speed for q in found]
-    assert len({(q.strategy, q.checkpointing, q.tp, q.cp) for q in found}) == 10
+    assert len({(q.strategy, q.recompute, q.tp, q.cp) for q in found}) == 10
     assert rates == sorted(rates, reverse=True)
     assert all(q.fits and q.seq == 8192 and q.gpus == 16 and q.optimizer == "adamw" for q in found)
 
@@ -162,7 +162,7 @@ def test_a_plan_that_does_not_fit_exits_1_with_changes_that_work():
 
 
 def test_json_has_what_the_text_has():
-    data = json.loads(run("llama-3.1-8b", "--gpu-memory", "40", "--json").stdout)
+    data = json.loads(run("llama-3.1-8b", "--gib", "40", "--json").stdout)
     assert (data["model"]["parameters"], data["plan"]["fits"]) == (8030261248, False)
     assert sum(data["plan"]["memory"].values()) == pytest.approx(data["plan"]["total"])
     assert data["plan"]["moment"] == "loss"
@@ -177,7 +177,7 @@ def test_search_prints_plans_that_the_command_accepts():
 
 
 def test_search_without_a_plan_that_fits_exits_1():
-    result = run("llama-3.1-8b", "--gpus", 2, "--gpu-memory", 1, "--search")
+    result = run("llama-3.1-8b", "--gpus", 2, "--gib", 1, "--search")
     assert result.returncode == 1
     assert "Nothing fits" in result.stdout
 
@@ -208,14 +208,14 @@ def test_parameters_can_be_given(base):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no model; name a preset or config.json, or give --layers and --hidden"),
+        ([], "no model; give a preset, config.json, or --layers and --hidden"),
         (["nowhere"], "No such file or directory: 'nowhere'; give a config.json or llama-3.1-8b"),
         (["llama-3.1-8b", "--batch", "0"], "--batch 0 is too little"),
         (["llama-3.1-8b", "--node", "-8"], "--node -8 is too little"),
         (["llama-3.1-8b", "--tp", "3"], "--tp 3 --cp 1 do not divide --gpus 8 or a node; change one"),
         (["llama-3.1-8b", "--strategy", "zero"], "--strategy zero is unknown; give ddp, grad-op, hsdp, fsdp or a"),
         (["llama-3.1-8b", "--strategy", "3"], "--strategy 3 is unknown"),
-        (["llama-3.1-8b", "--strategy", "ddp", "--offload"], "--offload needs parameters that FSDP shards"),
+        (["llama-3.1-8b", "--strategy", "ddp", "--offload"], "--offload needs FSDP; change --strategy"),
         (["llama-3.1-8b", "--plot", "no/such/bars.svg"], "No such file or directory: 'no/such/bars.svg'"),
         (["llama-3.1-8b", "--params", "1e6"], "give a positive whole number"),
         (["--layers", "2", "--hidden", "64", "--heads", "0"], "size heads is 0; give a positive whole number"),
@@ -225,7 +225,7 @@ def test_parameters_can_be_given(base):
 def test_a_wrong_request_is_a_line_and_exit_2(arguments, message):
     result = run(*arguments)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("plan_memory.py: error: ")
+    assert result.stderr.startswith("error: ")
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
