@@ -207,7 +207,7 @@ def make_plan(m: Model, settings: Fields) -> Plan:
     p.shard = (p.padded + p.root) / p.shards
     (tensors, work), one = OPTIMIZERS[p.optimizer], p.stored * p.shard
     state = one * tensors
-    if p.optimizer == "adamw-8bit":  # and two float32 scales for 256 elements (arXiv:2110.02861)
+    if p.optimizer == "adamw-8bit":  # two bytes, and 8 for 256 elements (arXiv:2110.02861)
         state = p.shard * (2 + 8 / 256)
     if p.optimizer == "muon":  # one tensor for matrices of blocks
         state -= p.stored * (m.dense + m.routed) / p.tp / p.shards
