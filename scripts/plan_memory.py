@@ -175,7 +175,7 @@ def read_model(data: Fields, name: str) -> Model:
 
 
 def check(p: Plan) -> None:
-    """See that settings agree; find the GPU and the number of shards."""
+    """Check settings; find the GPU and the number of shards."""
     for name, value in p.settings.items():
         if type(value) is int and value < 1:
             raise PlanError(f"--{name} {value} is too little")
@@ -183,7 +183,7 @@ def check(p: Plan) -> None:
         raise PlanError(f"--tp {p.tp} --cp {p.cp} do not divide --gpus {p.gpus} or a node")
     gib, p.tflops, *p.links = GPUS[p.gpu]
     p.gib = p.gib or gib
-    p.ranks = p.gpus // p.tp  # over which FSDP may shard, context-parallel ones among them
+    p.ranks = p.gpus // p.tp  # FSDP may shard over context-parallel ones too
     in_node = math.gcd(p.ranks, p.node // p.tp)
     p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
     known, number = LADDERS["strategy"], int(p.strategy) if p.strategy.isdecimal() else 0
@@ -199,9 +199,9 @@ def make_plan(m: Model, settings: Fields) -> Plan:
     settings = {name: default for name, (default, *_) in SETTINGS.items()} | settings
     p = Plan(settings=settings, **settings)
     check(p)
-    p.tokens = -(-p.seq // p.cp) * p.batch  # of one GPU in a forward pass
+    p.tokens = -(-p.seq // p.cp) * p.batch  # of a GPU in a forward pass
     p.stored, p.low = WIDTHS[p.precision]
-    padding = math.ceil(m.experts / p.shards) * p.shards / m.experts  # FSDP2 pads dimension 0, that of the experts
+    padding = math.ceil(m.experts / p.shards) * p.shards / m.experts  # FSDP2 pads dimension 0, here the experts
     dense, routed = m.dense / p.tp + m.vectors, m.routed / p.tp
     p.root, p.whole, p.padded = m.root[0] / p.tp + m.root[1], dense + routed, dense + routed * padding
     p.shard = (p.padded + p.root) / p.shards
@@ -211,9 +211,12 @@ def make_plan(m: Model, settings: Fields) -> Plan:
         state = p.shard * (2 + 8 / 256)
     if p.optimizer == "muon":  # one tensor for matrices of blocks
         state -= p.stored * (m.dense + m.routed) / p.tp / p.shards
-    p.moment, *sizes = max(*moments(m, p), ("optimizer step", one, 0, 0, one * work, 0), key=lambda row: sum(row[1:]))
     p.host = (2 * one + state) * min(p.gpus, p.node) * p.offload
-    sizes = [0, 0, 0, *sizes[1:]] if p.offload else [one, state, *sizes]
+    if p.offload:
+        one = state = 0
+    step = "optimizer step", one, 0, one * (work + (p.strategy == "ddp")), 0, 0
+    p.moment, *sizes = max(*moments(m, p), step, key=lambda row: sum(row[1:]))
+    sizes = [one, state, *sizes]
     p.memory = dict(zip(KINDS, [*sizes, CONTEXT + FRAGMENTATION * sum(sizes)], strict=True))
     p.total = sum(p.memory.values())
     p.fits = p.total <= p.gib * GIB
@@ -230,11 +233,11 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
     activations are taken to live at once.
     """
     low, n, layers, ddp, token = p.low, p.shards, m.layers, p.strategy == "ddp", p.tokens / p.tp
-    block, reduce, done = p.padded / layers, p.stored * (n > 1), p.stored * p.padded / n
+    block, reduce, done = p.padded / layers, p.stored * (n > 1), p.stored * p.padded / n * (1 - p.offload)
     live = token * (m.low * low + m.full * 4 + 2 * low * m.hidden * layers * (p.tp - 1))
     inputs = token * low * m.hidden * layers
     kept = {"none": live, "selective": inputs + token * low * m.products, "full": inputs}[p.recompute]
-    live += token * low * m.low / 2  # and gradients
+    live += token * low * m.low / 2
     grads = p.stored * p.shard * ddp
     head, logits = low * m.vocab * m.hidden / p.tp, token * m.vocab / p.chunks
     unit, rest = low * (n > 1 or low < p.stored), p.padded / (p.small or math.inf)  # gathered, or cast on one GPU
@@ -312,7 +315,7 @@ def report(p: Plan, verdict: str) -> None:
 
 
 def draw(path: Path, m: Model, plan: Plan) -> None:
-    """Stacked bars of each strategy against the GPU's memory, cut at one and a half times that, as SVG."""
+    """Stacked bars of each strategy against the GPU's memory, cut at 1.5 times that, as SVG."""
     plans = []
     for name in dict.fromkeys((*LADDERS["strategy"], plan.strategy)):
         with suppress(PlanError):
@@ -376,7 +379,7 @@ def parse() -> Plan:
             kind = {"action": "store_true"}
         add(f"--{name}", default=default, help=f"{about} ({default})", **kind)
     add("--search", action="store_true", help="find the fastest that fits")
-    add("--plot", type=Path, help="SVG of strategies' memory")
+    add("--plot", type=Path, help="SVG of the strategies")
     add("--json", action="store_true", help="JSON; bytes, seconds")
     return parser.parse_args()
 

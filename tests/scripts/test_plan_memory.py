@@ -91,6 +91,12 @@ def test_offload_moves_shards_to_the_host():
     assert (on_gpu.host, off.host) == (0, 16 * MODEL_8B.parameters)
 
 
+def test_ddp_keeps_buckets_beside_whole_gradients():
+    found = plan(strategy="ddp", seq=128, optimizer="adamw-fused")
+    assert found.moment == "loss"
+    assert found.memory["gradients"] == found.memory["gradient buffers"] == 4 * MODEL_8B.parameters
+
+
 def test_tensor_parallelism_divides_matrices_and_most_activations():
     one, four = (plan(tp=tp).memory for tp in (1, 4))
     assert four["logits and loss"] == one["logits and loss"] / 4
