@@ -1,6 +1,6 @@
 """Predicted against measured: ``scripts/plan_memory.py`` and what torch itself counts.
 
-    python -m benchmarks.memory [--write] [--case NAME]
+    python -m benchmarks.memory [--write] [--case NAME] [--jobs N]
 
 Each case trains a model of transformers for two steps on fake tensors, sharded by FSDP2 over a fake process group,
 under ``FSDPMemTracker``. Nothing is allocated, so models of any size are measured on any CPU. ``--write`` renews
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import Pool
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,8 +38,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, masking_utils
 ROOT = Path(__file__).parents[1]
 REPORT = Path(__file__).with_suffix(".md")
 Json = Any
-Plan = Any
-"""The planner's ``Plan``, which is no import: the planner is a script."""
+Model = Plan = argparse.Namespace
 MIB = 2**20
 
 
@@ -53,75 +54,103 @@ def load_planner() -> ModuleType:
 
 planner = load_planner()
 
-# No dropout: on a CPU attention with dropout takes the quadratic path that a GPU's kernel does not.
-GPT_2 = planner.PRESETS["gpt2"] | {"resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
-LLAMA_1B, LLAMA_8B = planner.PRESETS["llama-3.2-1b"], planner.PRESETS["llama-3.1-8b"]
+FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
 
 
-OTHERS = {
-    "gemma-2-9b": planner.config("gemma2 3584 42 16 8 14336 256000", head_dim=256, attn_logit_softcapping=50.0)
+def config(sizes: str, **more: Json) -> dict[str, Json]:
+    """A config.json from its model_type and the sizes in ``FIELDS``, the last that of the vocabulary."""
+    kind, *numbers = sizes.split()
+    return {"model_type": kind, **dict(zip((*FIELDS, "vocab_size"), map(int, numbers), strict=True)), **more}
+
+
+def latent(v_head_dim: int = 128) -> dict[str, Json]:
+    """The sizes of DeepSeek's attention."""
+    return {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": v_head_dim}
+
+
+LLAMA_1B = config("llama 2048 16 32 8 8192 128256", tie_word_embeddings=True)
+LLAMA_8B = config("llama 4096 32 32 8 14336 128256")
+MODELS = {
+    "llama-3.2-1b": LLAMA_1B,
+    "llama-3.1-8b": LLAMA_8B,
+    "llama-3.1-70b": config("llama 8192 80 64 8 28672 128256"),
+    "llama-3.1-405b": config("llama 16384 126 128 8 53248 128256"),
+    "mistral-7b": config("mistral 4096 32 32 8 14336 32768"),
+    "mixtral-8x7b": config("mixtral 4096 32 32 8 14336 32000", num_local_experts=8, num_experts_per_tok=2),
+    "qwen2.5-7b": config("qwen2 3584 28 28 4 18944 152064"),
+    "qwen3-8b": config("qwen3 4096 36 32 8 12288 151936", head_dim=128),
+    "qwen3-30b-a3b": config("qwen3_moe 2048 48 32 4 6144 151936", head_dim=128)
+    | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+    "gemma-2-9b": config("gemma2 3584 42 16 8 14336 256000", head_dim=256, attn_logit_softcapping=50.0)
     | {"final_logit_softcapping": 30.0},
-    "phi-2": planner.config("phi 2560 32 32 32 10240 51200"),
-    "pythia-6.9b": planner.config("gpt_neox 4096 32 32 32 16384 50432"),
-    "deepseek-v2-lite": planner.config("deepseek_v2 2048 27 16 16 10944 102400", q_lora_rank=None)
-    | {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
-    | {"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6}
-    | {"moe_intermediate_size": 1408, "first_k_dense_replace": 1},
+    "gemma-3-1b": config("gemma3_text 1152 26 4 1 6912 262144", head_dim=256),
+    "phi-2": config("phi 2560 32 32 32 10240 51200"),
+    "phi-4": config("phi3 5120 40 40 10 17920 100352"),
+    "pythia-6.9b": config("gpt_neox 4096 32 32 32 16384 50432"),
+    # No dropout: on a CPU attention with dropout takes the quadratic path that a GPU's kernel does not.
+    "gpt2": config("gpt2 768 12 12 12 3072 50257", resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0),
+    "deepseek-v2-lite": config("deepseek_v2 2048 27 16 16 10944 102400", q_lora_rank=None, first_k_dense_replace=1)
+    | {"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1408}
+    | latent(),
+    "deepseek-v3": config("deepseek_v3 7168 61 128 128 18432 129280", q_lora_rank=1536, first_k_dense_replace=3)
+    | {"n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
+    | latent(),
 }
-"""Further models, from their published sizes."""
+"""Real models, from their published sizes."""
 
 
-def short(name: str, layers: int, **more: object) -> dict[str, object]:
+def short(name: str, layers: int, **more: Json) -> dict[str, Json]:
     """A model with fewer layers."""
-    return (planner.PRESETS | OTHERS)[name] | {"num_hidden_layers": layers} | more
+    return MODELS[name] | {"num_hidden_layers": layers} | more
 
 
 @dataclass(frozen=True)
 class Case:
     name: str
     config: dict[str, Json]
-    plan: Plan
+    settings: dict[str, Json]
+
+    @property
+    def model(self) -> Model:
+        return planner.read_model(self.config, self.name)
+
+    @property
+    def plan(self) -> Plan:
+        return planner.make_plan(self.model, self.settings)
 
 
 def case(name: str, config: dict[str, Json], **settings: Json) -> Case:
-    return Case(name, config, planner.Plan(**settings))
+    return Case(name, config, settings)
 
 
 CASES = (
     case("Llama 1B, fp32", LLAMA_1B, precision="fp32", seq=2048),
-    case("Llama 1B, bf16", LLAMA_1B, seq=4096, batch=2),
-    case("Llama 1B, 64 GPUs", LLAMA_1B, seq=4096, gpus=64),
-    case("Llama 1B, pure bf16", LLAMA_1B, seq=4096, precision="bf16"),
-    case("Llama 1B, reduce in bf16", LLAMA_1B, seq=2048, reduce="bf16"),
-    case("Llama 1B, HSDP 8 x 8", LLAMA_1B, seq=4096, gpus=64, strategy="hsdp"),
-    case("Llama 1B, HSDP 8 x 8, reduce in bf16", LLAMA_1B, seq=1024, gpus=64, strategy="hsdp", reduce="bf16"),
-    case("Llama 1B, no reshard", LLAMA_1B, seq=4096, strategy="grad-op"),
-    case("Llama 1B, reshard to 8 of 64", LLAMA_1B, seq=4096, gpus=64, strategy="8"),
-    case("Llama 1B, 2 micro-batches", LLAMA_1B, seq=4096, accumulate=2),
-    case("Llama 1B, full checkpointing", LLAMA_1B, seq=4096, batch=4, checkpointing="full"),
-    case("Llama 1B, full, 8 loss chunks", LLAMA_1B, seq=4096, batch=4, checkpointing="full", loss_chunks=8),
-    case("Llama 1B, selective", LLAMA_1B, seq=4096, batch=2, checkpointing="selective"),
-    case("Llama 1B, eager attention", LLAMA_1B, seq=2048, attention="eager"),
-    case("Llama 1B, SGD", LLAMA_1B, seq=128, optimizer="sgd"),
-    case("Llama 8B, 64 GPUs, full", LLAMA_8B, seq=8192, gpus=64, checkpointing="full"),
-    case("Llama 8B, 8 GPUs, tiny batch", LLAMA_8B, seq=128),
-    case("Llama 1B, 8 loss chunks", LLAMA_1B, seq=4096, loss_chunks=8),
-    case("Llama 8B, 64 GPUs, 8 chunks", LLAMA_8B, seq=8192, gpus=64, loss_chunks=8),
-    case("Llama 8B, 64 GPUs, full, 16 chunks", LLAMA_8B, seq=8192, gpus=64, checkpointing="full", loss_chunks=16),
-    case("Mistral 7B, 8 layers", short("mistral-7b", 8, sliding_window=None), seq=4096),
-    case("Qwen2.5 7B, 8 layers", short("qwen2.5-7b", 8), seq=4096),
-    case("Qwen3 8B, 8 layers, full", short("qwen3-8b", 8), seq=8192, checkpointing="full"),
-    case("Gemma 3 1B, tied", planner.PRESETS["gemma-3-1b"], seq=2048),
-    case("Gemma 2 9B, 8 layers, tied", short("gemma-2-9b", 8), seq=2048),
-    case("Phi-2, 8 layers", short("phi-2", 8), seq=2048),
-    case("Phi-4, 8 layers", short("phi-4", 8), seq=4096),
-    case("GPT-2, tied", GPT_2, seq=1024, batch=8),
+    case("Llama 1B, bf16", LLAMA_1B, batch=2),
+    case("Llama 1B, 64 GPUs", LLAMA_1B, gpus=64),
+    case("Llama 1B, pure bf16", LLAMA_1B, precision="bf16"),
+    case("Llama 1B, HSDP 8 x 8", LLAMA_1B, gpus=64, strategy="hsdp"),
+    case("Llama 1B, no reshard", LLAMA_1B, strategy="grad-op"),
+    case("Llama 1B, reshard to 8 of 64", LLAMA_1B, gpus=64, strategy="8"),
+    case("Llama 1B, full, 8 loss chunks", LLAMA_1B, batch=4, recompute="full", chunks=8),
+    case("Llama 1B, 4 layers, selective", short("llama-3.2-1b", 4), batch=2, recompute="selective"),
+    case("Llama 1B, 4 layers, SGD", short("llama-3.2-1b", 4), seq=128, optimizer="sgd"),
+    case("Llama 8B, 8 layers, full", short("llama-3.1-8b", 8), seq=8192, gpus=64, recompute="full"),
+    case("Llama 8B, 8 layers, 16 chunks", short("llama-3.1-8b", 8), seq=8192, gpus=64, chunks=16),
+    case("Llama 8B, 8 layers, tiny batch", short("llama-3.1-8b", 8), seq=128),
+    case("Mistral 7B, 4 layers", short("mistral-7b", 4, sliding_window=None)),
+    case("Qwen2.5 7B, 4 layers", short("qwen2.5-7b", 4)),
+    case("Qwen3 8B, 4 layers, full", short("qwen3-8b", 4), seq=8192, recompute="full"),
+    case("Gemma 3 1B, 8 layers, tied", short("gemma-3-1b", 8), seq=2048),
+    case("Phi-2, 4 layers", short("phi-2", 4), seq=2048),
+    case("Phi-4, 4 layers", short("phi-4", 4)),
+    case("GPT-2, tied", MODELS["gpt2"], seq=1024, batch=8),
     case("Pythia 6.9B, 8 layers, 64 GPUs", short("pythia-6.9b", 8), seq=2048, gpus=64),
-    case("Mixtral 8x7B, 4 layers", short("mixtral-8x7b", 4), seq=4096),
-    case("Mixtral 8x7B, 4 layers, 64 GPUs", short("mixtral-8x7b", 4), seq=4096, gpus=64),
-    case("DeepSeek-V2 Lite, 4 layers, eager", short("deepseek-v2-lite", 4), seq=2048, attention="eager"),
-    case("Qwen3 30B-A3B, 4 layers, 64 GPUs", short("qwen3-30b-a3b", 4), seq=4096, gpus=64),
+    case("Mixtral 8x7B, 4 layers", short("mixtral-8x7b", 4)),
+    case("Mixtral 8x7B, 4 layers, 64 GPUs", short("mixtral-8x7b", 4), gpus=64),
+    case("DeepSeek-V2 Lite, 4 layers, values as wide as queries", short("deepseek-v2-lite", 4) | latent(192), seq=2048),
+    case("Qwen3 30B-A3B, 4 layers, 64 GPUs", short("qwen3-30b-a3b", 4), gpus=64),
 )
+"""The fused attention of a CPU takes no values narrower than queries."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +171,7 @@ def fake_cluster(plan: Plan) -> Iterator[DeviceMesh]:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=plan.gpus)
     try:
         if plan.strategy == "hsdp":
-            shape = (plan.gpus // plan.gpus_per_node, plan.gpus_per_node)
+            shape = (plan.gpus // plan.node, plan.node)
             yield init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
         else:
             yield init_device_mesh("cpu", (plan.gpus,))
@@ -198,25 +227,22 @@ class FullLoss(nn.Module):
 
 def build(config: dict[str, Json], plan: Plan, mesh: DeviceMesh) -> nn.Module:
     """The sharded model, as a training script would make it."""
-    attention = "eager" if config["model_type"] == "gemma2" else plan.attention
-    stored, compute, reduce = ({4: torch.float32, 2: torch.bfloat16}[width] for width in plan.widths)
+    stored, compute = ({4: torch.float32, 2: torch.bfloat16}[width] for width in (plan.stored, plan.low))
     settings = {key: value for key, value in config.items() if key != "model_type"}
     hf_config = CONFIG_MAPPING[config["model_type"]](**settings, pad_token_id=None)
-    model = AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention, dtype=stored)
+    model = AutoModelForCausalLM.from_config(hf_config, attn_implementation="sdpa", dtype=stored)
     model.train()
-    policy = MixedPrecisionPolicy(
-        param_dtype=compute if compute != stored else None, reduce_dtype=reduce if reduce != compute else None
-    )
+    policy = MixedPrecisionPolicy(compute, stored) if compute != stored else MixedPrecisionPolicy()
     resharding = {"grad-op": False}.get(plan.strategy, int(plan.strategy) if plan.strategy.isdigit() else True)
     shard = partial(fully_shard, mesh=mesh, mp_policy=policy)
     layers = next(module for module in model.modules() if isinstance(module, nn.ModuleList))
     for index, layer in enumerate(layers):
-        if plan.checkpointing != "none":
-            contexts = {"context_fn": matmuls_and_attention} if plan.checkpointing == "selective" else {}
+        if plan.recompute != "none":
+            contexts = {"context_fn": matmuls_and_attention} if plan.recompute == "selective" else {}
             layers[index] = checkpoint_wrapper(layer, **contexts)
         with unset_fake_temporarily() if plan.strategy.isdigit() else nullcontext():  # FSDP makes a mesh here
             shard(layers[index], reshard_after_forward=resharding)
-    return shard(ChunkedLoss(model, plan.loss_chunks) if plan.loss_chunks > 1 else FullLoss(model))
+    return shard(ChunkedLoss(model, plan.chunks) if plan.chunks > 1 else FullLoss(model))
 
 
 def build_optimizer(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
@@ -251,8 +277,6 @@ def measure(config: dict[str, Json], plan: Plan) -> Measured:
         for _ in range(2):  # DTensor propagates shapes the first time with fake tensors, which the tracker would count
             optimizer.step()
         optimizer.zero_grad()
-        for _ in range(plan.accumulate - 1):
-            model(ids).backward()
         tracker = FSDPMemTracker(model, optimizer)
         tracker.track_inputs((ids,))
         with tracker:
@@ -270,28 +294,23 @@ def measure(config: dict[str, Json], plan: Plan) -> Measured:
         )
 
 
-def predict(config: dict[str, Json], plan: Plan) -> Measured:
+def predict(model: Model, plan: Plan) -> Measured:
     """The planner's figures for the same moments, without its allowance.
 
     The tracker takes what a block is resharded to after forward for activations, so they are added here.
     """
-    model = planner.read_model(config, "case")
-    moments = list(planner.Step(model, plan).moments())
-    moment, peak = max(moments, key=lambda each: sum(each[1].values()))
-    end, loss = dict(moments)["optimizer step"], dict(moments)["loss, forward"]
-    resharded = (
-        plan.widths[1] * sum(each.gathered for each in planner.groups(model, plan)[:-1]) / plan.small
-        if plan.small > 1
-        else 0
-    )
-    kept_logits = (4 + plan.widths[1] * model.softcap) * plan.tokens * model.vocab * (plan.loss_chunks == 1)
+    moments = {name: sizes for name, *sizes in planner.moments(model, plan)}
+    [*_, activations, _], last = moments["loss"], plan.stored * plan.shard
+    resharded = plan.low * plan.padded / plan.small if plan.small > 1 else 0
+    logits = 4 * plan.tokens * model.vocab * (plan.chunks == 1)
+    memory = plan.memory.values()
     return Measured(
-        parameters=end["parameters"],
-        gradients=end["gradients"],
-        optimizer=end["optimizer"],
-        activations=loss["activations"] + kept_logits + resharded,
-        peak=sum(peak.values()),
-        moment=moment,
+        parameters=plan.memory["parameters"],
+        gradients=last,
+        optimizer=plan.memory["optimizer state"],
+        activations=activations + logits + resharded,
+        peak=sum(memory) - plan.memory["context, fragmentation"],
+        moment=plan.moment,
     )
 
 
@@ -302,6 +321,11 @@ FIGURES = {"parameters": 0.02, "gradients": 0.02, "optimizer": 0.02, "activation
 def errors(predicted: Measured, measured: Measured) -> dict[str, float]:
     """Each figure's error as a share of what is measured."""
     return {name: getattr(predicted, name) / getattr(measured, name) - 1 for name in FIGURES}
+
+
+def compare(each: Case) -> tuple[Measured, Measured]:
+    """What is predicted, and what is measured."""
+    return predict(each.model, each.plan), measure(each.config, each.plan)
 
 
 def count_parameters(config: dict[str, Json]) -> int:
@@ -330,9 +354,8 @@ Written by `python -m benchmarks.memory --write` with torch {torch.__version__.p
 Each row is the second training step of one model under FSDP2, on fake tensors and a fake process group, counted by
 `FSDPMemTracker`; predicted / measured in MiB for one GPU, and the error. The allowance for the CUDA context and
 fragmentation, which the tracker cannot see, is left out. The optimizer's figure is the sum of its state tensors: the
-tracker's own also counts what a step allocates, and is not used.
-Not measured here: DDP, tensor and context parallelism,
-CPU offload, 8-bit AdamW, Muon, and any real GPU; their figures rest on the sources in the script.
+tracker's own also counts what a step allocates, and is not used. Not measured here: DDP, tensor and context
+parallelism, CPU offload, 8-bit AdamW, Muon, and any real GPU; their figures rest on the sources in the script.
 
 ![Memory of each strategy](memory.svg)
 
@@ -355,30 +378,28 @@ Counted by the planner from the sizes in config.json, and by transformers in a m
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--case", default="", help="only cases whose name contains this")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes; default one a core")
     parser.add_argument("--write", action="store_true", help="renew memory.md and memory.svg")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     lines, worst = [], dict.fromkeys(FIGURES, 0.0)
-    for each in CASES:
-        if arguments.case in each.name:
-            predicted, measured = predict(each.config, each.plan), measure(each.config, each.plan)
+    cases = [each for each in CASES if arguments.case in each.name]
+    with Pool(arguments.jobs) as pool:
+        for each, (predicted, measured) in zip(cases, pool.imap(compare, cases), strict=True):
             lines.append(row(each.name, predicted, measured))
             print(lines[-1], flush=True)
             worst = {name: max(worst[name], abs(error)) for name, error in errors(predicted, measured).items()}
     summary = ", ".join(f"{name} {error:.1%} (at most {FIGURES[name]:.0%})" for name, error in worst.items())
     print(f"\nLargest errors: {summary}")
     if arguments.write:
-        models = planner.PRESETS | OTHERS
         counts = [
             f"| {name} | {planner.read_model(config, name).parameters:,} | {count_parameters(config):,} |"
-            for name, config in models.items()
+            for name, config in MODELS.items()
         ]
         report = HEAD + "\n".join(lines) + f"\n\nLargest errors: {summary}." + COUNTS + "\n".join(counts) + "\n"
         REPORT.write_text(report, encoding="utf-8")
-        plan = planner.Plan(seq=8192, gpus=64)
-        planner.plot(
-            REPORT.with_suffix(".svg"), planner.read_model(LLAMA_8B, "Llama 3.1 8B"), plan, planner.GPUS["h100"], 0.4
-        )
+        model = planner.read_model(LLAMA_8B, "Llama 3.1 8B")
+        planner.draw(REPORT.with_suffix(".svg"), model, planner.make_plan(model, {"seq": 8192, "gpus": 64}))
     return int(any(worst[name] > FIGURES[name] for name in FIGURES))
 
 
