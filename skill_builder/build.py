@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from skill_builder import __version__
+from skill_builder.corpus.harmless import orders
 from skill_builder.corpus.parse import parse_page
-from skill_builder.corpus.references import References, write_references
+from skill_builder.corpus.references import Placed, References, write_references
 from skill_builder.errors import CoverageError, NotInCache, SiteUnreachable, SourceError, TorchUnusable
 from skill_builder.index.build import Entry, build_index, hint_entries, index_entry, load_search
 from skill_builder.index.passages import cut_guide, cut_references, left_out
@@ -125,7 +126,7 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         },
         left_out=count_left_out(references.left_out, sections),
         reworded=references.reworded,
-        notes=tuple(source.notes),
+        notes=(*source.notes, *point_out_orders(references.placed)),
         stale=tuple(source.stale),
     )
     notes = vanished(before.manifest, manifest) if before else ()
@@ -250,6 +251,13 @@ def check_coverage(
 
 def _other_urls(section: Section) -> Iterator[str]:
     return (f"{section.page}#{anchor}" for anchor in section.anchors)
+
+
+def point_out_orders(placed: Iterable[Placed]) -> Iterator[str]:
+    """A note for each section that reads like orders to an agent; a person should look at it."""
+    for place in placed:
+        for what in orders(f"{place.section.title}\n{place.section.markdown}"):
+            yield f"references/{place.file}:{place.lines[0]} {what}, from {place.section.url}"
 
 
 def count_left_out(left_out: Iterable[Section], sections: Iterable[Section]) -> dict[str, str]:
