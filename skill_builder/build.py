@@ -195,7 +195,7 @@ def parse_pages(pages: Iterable[Page], scope: Scope, progress: Progress) -> tupl
 @contextmanager
 def _parsers() -> Iterator[ProcessPoolExecutor]:
     """Processes that parse, all started, and deaf to Ctrl-C from their first moment: ending them is up to this one."""
-    pool = ProcessPoolExecutor(_PARSERS, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(_PARSERS, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
         with _ignoring_interrupts():
             for _ in range(_PARSERS):
@@ -203,6 +203,18 @@ def _parsers() -> Iterator[ProcessPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """See to it that this process ends when the one that started it was killed."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @contextmanager
