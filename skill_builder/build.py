@@ -17,8 +17,9 @@ from typing import Literal
 
 from skill_builder import __version__
 from skill_builder.corpus.availability import contradictions, with_availability
+from skill_builder.corpus.harmless import orders
 from skill_builder.corpus.parse import parse_page
-from skill_builder.corpus.references import References, write_references
+from skill_builder.corpus.references import Placed, References, write_references
 from skill_builder.errors import CoverageError, NotInCache, SiteUnreachable, SkillError, SourceError, TorchUnusable
 from skill_builder.history import load_history
 from skill_builder.index.build import Entry, build_index, hint_entries, index_entry, load_search
@@ -128,7 +129,7 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         },
         left_out=count_left_out(references.left_out, sections),
         reworded=references.reworded,
-        notes=tuple(source.notes),
+        notes=(*source.notes, *point_out_orders(references.placed)),
         stale=tuple(source.stale),
     )
     notes = vanished(before.manifest, manifest) if before else ()
@@ -197,7 +198,7 @@ def parse_pages(pages: Iterable[Page], scope: Scope, progress: Progress) -> tupl
 @contextmanager
 def _parsers() -> Iterator[ProcessPoolExecutor]:
     """Processes that parse, all started, and deaf to Ctrl-C from their first moment: ending them is up to this one."""
-    pool = ProcessPoolExecutor(_PARSERS, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(_PARSERS, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
         with _ignoring_interrupts():
             for _ in range(_PARSERS):
@@ -205,6 +206,18 @@ def _parsers() -> Iterator[ProcessPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """See to it that this process ends when the one that started it was killed."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @contextmanager
@@ -262,6 +275,13 @@ def check_coverage(
 
 def _other_urls(section: Section) -> Iterator[str]:
     return (f"{section.page}#{anchor}" for anchor in section.anchors)
+
+
+def point_out_orders(placed: Iterable[Placed]) -> Iterator[str]:
+    """A note for each section that reads like orders to an agent; a person should look at it."""
+    for place in placed:
+        for what in orders(f"{place.section.title}\n{place.section.markdown}"):
+            yield f"references/{place.file}:{place.lines[0]} {what}, from {place.section.url}"
 
 
 def count_left_out(left_out: Iterable[Section], sections: Iterable[Section]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def tidy_article(page: str) -> str:
         raise NoArticle(f"elements are nested more than {MAX_DEPTH} deep")
     for step in _STEPS:
         step(article)
-    return visible(str(html.tostring(article, encoding="unicode")))
+    return str(html.tostring(article, encoding="unicode"))
 
 
 def _article(root: HtmlElement) -> HtmlElement:
@@ -97,6 +97,20 @@ def _depth(article: HtmlElement) -> int:
 def _with_class(*names: str, tag: str = "*") -> str:
     conditions = (f"contains(concat(' ', normalize-space(@class), ' '), ' {name} ')" for name in names)
     return f".//{tag}[{' or '.join(conditions)}]"
+
+
+def _drop_invisible(article: HtmlElement) -> None:
+    """What nobody sees is no text; and lxml writes no control characters, though it reads them."""
+    for element in article.iter():
+        if element.tail and element.tail != visible(element.tail):
+            element.tail = visible(element.tail)
+        if not isinstance(element.tag, str):
+            continue
+        if element.text and element.text != visible(element.text):
+            element.text = visible(element.text)
+        for name, value in element.attrib.items():
+            if value != visible(value):
+                del element.attrib[name]
 
 
 def _drop_noise(article: HtmlElement) -> None:
@@ -352,6 +366,7 @@ def _squeezed(text: str) -> str:
 
 
 _STEPS = (
+    _drop_invisible,
     _keep_code_links,
     _drop_noise,
     _write_signatures,

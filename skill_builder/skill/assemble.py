@@ -6,10 +6,14 @@ can damage a skill that works.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
+import os
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,6 +23,11 @@ from skill_builder import __version__
 from skill_builder.errors import NotASkill, OverBudget, SkillError
 from skill_builder.scope import Budget, Scope
 from skill_builder.skill.folders import replace_folder
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 SKILL_NAME = "pytorch-fsdp"
 REFERENCES_HEADING = "## Official documentation"
@@ -161,8 +170,9 @@ class Built:
 
     def is_whole(self, folder: Path) -> bool:
         """Whether the folder holds these files, as they were written, and no others."""
-        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
-        del found["manifest.json"]
+        paths = (path for path in folder.rglob("*") if not path.is_dir() and "__pycache__" not in path.parts)
+        found = {path.relative_to(folder).as_posix(): path for path in paths}
+        found.pop("manifest.json", None)
         try:
             hashes = {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in found.items()}
         except OSError:
@@ -201,16 +211,19 @@ def check_destination(out: Path) -> None:
         NotASkill: Something else is there.
         SkillError: The folder around it cannot be written.
     """
-    if out.exists() and not is_ours(out):
-        raise NotASkill(out, "it exists and is not a skill that fsdp-skill built", "name another folder with --out")
     parent = out.absolute().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryDirectory(dir=parent).cleanup()
+        with _alone(out):
+            _clear_up(out)
+            Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=parent)).rmdir()
+        is_free = not out.exists() or is_ours(out)
     except OSError as error:
         raise SkillError(
             parent, f"cannot be written ({error.strerror})", "name another folder with --out, or change its permissions"
         ) from error
+    if not is_free:
+        raise NotASkill(out, "it exists and is not a skill that fsdp-skill built", "name another folder with --out")
 
 
 def is_ours(folder: Path) -> bool:
@@ -228,8 +241,34 @@ def write_skill(out: Path, files: Mapping[str, bytes]) -> None:
     """
     check_destination(out)
     try:
-        replace_folder(out, files)
+        with _alone(out):
+            _clear_up(out)
+            replace_folder(out, files)
     except OSError as error:
         raise SkillError(
             out, f"cannot be written ({error.strerror})", "free some space or change the permissions, and build again"
         ) from error
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """One build at a time writes here. The lock is on the folder around it: so nothing is left of it, killed or not."""
+    if fcntl is None:  # On Windows builds of one folder are not kept apart.
+        yield
+        return
+    folder = os.open(out.absolute().parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # Some network disks have no such lock.
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _clear_up(out: Path) -> None:
+    """Bring back, or remove, what builds left that were killed."""
+    for left in sorted(out.absolute().parent.glob(f".{glob.escape(out.name)}-*")):
+        if left.name.endswith("-old") and not out.exists():
+            left.rename(out)
+        else:
+            shutil.rmtree(left, ignore_errors=True)
