@@ -164,6 +164,15 @@ def test_what_was_deprecated_before_is_not_newly_so(drift_of):
     assert change.kinds == ("text",)
 
 
+def test_a_line_above_the_signature_is_text(drift_of):
+    since = replace(SHARD, markdown=f"*Since torch 2.6.*\n\n{SHARD.markdown}")
+    (change,) = drift_of([TOP, SHARD], [TOP, since]).changes
+    assert (change.kinds, change.new.signature) == (("text",), change.old.signature)
+    deprecated = replace(SHARD, markdown=f"*Since torch 2.6; deprecated since 2.9.*\n\n{SHARD.markdown}")
+    (change,) = drift_of([TOP, since], [TOP, deprecated]).changes
+    assert change.kinds == ("deprecated", "text")
+
+
 def test_a_section_without_room_is_not_said_to_be_removed(drift_of):
     drift = drift_of([TOP, SHARD], [TOP], left_out=[SHARD])
     assert happened(drift) == [(SHARD.title, ("left-out",))]

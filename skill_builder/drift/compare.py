@@ -205,7 +205,7 @@ def _deprecations(entry: Entry) -> list[str]:
     if entry.kind == "file":
         return []
     sentences = (sentence for line in entry.lines for sentence in _SENTENCE.split(line))
-    return [sentence.strip() for sentence in sentences if _DEPRECATED.search(sentence)]
+    return [sentence.strip(" *>") for sentence in sentences if _DEPRECATED.search(sentence)]
 
 
 def _sizes(old: Built, new: Built) -> Iterator[CategorySize]:

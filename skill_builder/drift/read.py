@@ -28,6 +28,7 @@ _HEADING = re.compile(r"^(#{1,6}) (?:\[(?P<label>.*)\]\((?P<url>\S+)\)|(?P<title
 _OBJECT = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 _DEFINITION = re.compile(r"^\[([^\]]+)\]: \S+$")
 _CODE_LINE = re.compile(r"^Code: `[^`]+`$")
+_AVAILABILITY = re.compile(r"^\*[^*].*\*$")  # since which torch, above the signature
 _FENCE = re.compile(r"^[>\s]*(?:[-+*]\s+|\d+[.)]\s+)?(`{3,})")
 _STARTS_BLOCK = re.compile(r"\s*([-+*] |\d{1,9}[.)] |>|\||#{1,6} |`{3,})")
 _LINK = re.compile(r"\[((?:[^\[\]\\`]|\\.|`[^`]*`)+)\](?:\[\]|\(([^()\s]+)\))?")
@@ -206,12 +207,12 @@ def _labels(text: str) -> frozenset[str]:
 
 def _signature(body: list[str]) -> tuple[str, list[str]]:
     """An object's stub, and its text without the line that says where its code is; no stub, no object."""
-    start = next((number for number, line in enumerate(body) if line), 0)
-    fence = _FENCE.match(body[start]) if body else None
+    start = next((number for number, line in enumerate(body) if line and not _AVAILABILITY.match(line)), len(body))
+    fence = _FENCE.match(body[start]) if start < len(body) else None
     if fence is None:
         return "", body
     end = next((n for n in range(start + 1, len(body)) if body[n] == fence[1]), len(body))
-    rest = [line for line in body[end + 1 :] if not _CODE_LINE.match(line)]
+    rest = [line for line in (*body[:start], *body[end + 1 :]) if not _CODE_LINE.match(line)]
     return "\n".join(body[start + 1 : end]), rest
 
 

@@ -8,6 +8,7 @@ that Hermes does not look into, so that it never sees two skills of one name.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from filelock import FileLock, Timeout
 from skill_builder.errors import InstallBusy, NameTaken, NotASkill, SkillError
 from skill_builder.skill.assemble import SKILL_NAME
 from skill_builder.skill.folders import exchange, remove, restore, write_files
-from skill_builder.skill.manifest import MANIFEST, edited_files, files_of, listed_files
+from skill_builder.skill.manifest import MANIFEST, edited_files, files_of, listed_files, load_manifest
 from skill_builder.skill.publish import for_target, read_whole
 
 CATEGORY = "mlops"
@@ -127,14 +128,17 @@ def plan_install(skill: Path, home: Path, *, replace: bool = False) -> Plan:
 
 
 def _holds(place: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether a folder holds these files, for which its manifest may be of another time."""
+    """Whether a folder holds this skill, though it may have been built at another time."""
     try:
-        hashes = listed_files(place)
+        there = load_manifest(place)
+        listed = listed_files(place)
     except SkillError:
         return False
-    return set(hashes) == set(files_of(place)) and hashes == {
-        path: hashlib.sha256(data).hexdigest() for path, data in files.items() if path != MANIFEST
-    }
+    return set(listed) == set(files_of(place)) and _without_time(there) == _without_time(json.loads(files[MANIFEST]))
+
+
+def _without_time(manifest: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in manifest.items() if name != "built"}
 
 
 def plan_uninstall(home: Path) -> Plan:

@@ -80,7 +80,7 @@ def package(skill: Path, target: Target, form: Format) -> dict[str, bytes]:
         SkillError: As `read_whole`.
     """
     files = for_target(read_whole(skill), target)
-    packed = _FORMATS[form](files)
+    packed = _FORMATS[form](files, target)
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {path}\n" for path, data in sorted(packed.items()))
     return {**packed, CHECKSUMS: sums.encode()}
 
@@ -96,11 +96,11 @@ def for_target(files: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
     return {**files, "SKILL.md": rendered, MANIFEST: text.encode()}
 
 
-def _folder(files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _folder(files: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
     return {f"{SKILL_NAME}/{path}": data for path, data in files.items()}
 
 
-def _archive(files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _archive(files: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
     fields = split(files["SKILL.md"].decode())[0]
     version = fields.get("version") or fields["metadata"]["version"]
     buffer = io.BytesIO()
@@ -111,10 +111,10 @@ def _archive(files: Mapping[str, bytes]) -> dict[str, bytes]:
             entry.external_attr = (0o100755 if path.startswith("scripts/") else 0o100644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
-    return {f"{SKILL_NAME}-{version}.zip": buffer.getvalue()}
+    return {f"{SKILL_NAME}-{version}-{target}.zip": buffer.getvalue()}
 
 
-def _well_known(files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _well_known(files: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
     fields, _ = split(files["SKILL.md"].decode())
     entry = {"name": fields["name"], "description": fields["description"], "files": sorted(files)}
     index = json.dumps({"skills": [entry]}, indent=1, ensure_ascii=False) + "\n"
@@ -125,7 +125,7 @@ def _well_known(files: Mapping[str, bytes]) -> dict[str, bytes]:
     }
 
 
-_FORMATS: Mapping[Format, Callable[[Mapping[str, bytes]], dict[str, bytes]]] = {
+_FORMATS: Mapping[Format, Callable[[Mapping[str, bytes], Target], dict[str, bytes]]] = {
     "dir": _folder,
     "zip": _archive,
     "well-known": _well_known,

@@ -99,6 +99,12 @@ def test_a_new_version_takes_the_place_of_the_old_one(old, new, home):
 
 def test_the_same_version_is_up_to_date(old, home):
     install(old, home)
+    manifest = load_manifest(old)
+    (old / "manifest.json").write_text(json.dumps({**manifest, "built": "later"}), encoding="utf-8")
+    assert plan_install(old, home).is_same
+    (old / "manifest.json").write_text(json.dumps({**manifest, "pages": {"x": "y"}}), encoding="utf-8")
+    assert not plan_install(old, home).is_same
+    install(old, home)
     assert plan_install(old, home).is_same
     shutil.rmtree(place_in(home) / "scripts")
     assert not plan_install(old, home).is_same

@@ -78,8 +78,8 @@ def test_a_folder_for_other_agents_has_their_frontmatter_and_a_manifest_that_fit
 
 def test_an_archive_unpacks_to_the_folder_with_scripts_executable(skill, tmp_path):
     archived, folder = (package(skill, "hermes", form) for form in ("zip", "dir"))
-    assert sorted(archived) == ["SHA256SUMS", "pytorch-fsdp-0.1.0.zip"]
-    with zipfile.ZipFile(BytesIO(archived["pytorch-fsdp-0.1.0.zip"])) as archive:
+    assert sorted(archived) == ["SHA256SUMS", "pytorch-fsdp-0.1.0-hermes.zip"]
+    with zipfile.ZipFile(BytesIO(archived["pytorch-fsdp-0.1.0-hermes.zip"])) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == {
             name: data for name, data in folder.items() if name != "SHA256SUMS"
         }
@@ -166,7 +166,7 @@ def test_the_command_packs_and_a_dry_run_writes_nothing(skill, tmp_path):
     assert not out.exists()
     done = run("package", skill, "--out", out)
     assert (done.returncode, done.stdout) == (0, f"{out}: 2 files, {size_of(skill)} KiB\n")
-    assert (out / "pytorch-fsdp-0.1.0.zip").is_file()
+    assert (out / "pytorch-fsdp-0.1.0-hermes.zip").is_file()
 
 
 def size_of(skill):
