@@ -8,7 +8,6 @@
 
 import argparse
 import ast
-import copy
 import io
 import json
 import re
@@ -17,12 +16,12 @@ from collections import defaultdict
 from pathlib import Path
 
 # Patterns see a statement a line in Python's own spelling, with full names: torch.distributed.fsdp.fully_shard(model).
-# find: in the statement; where: in it and what its names were given; when: in a test before it; later: in what the function
-# does then; needs, unless: in the file; if: CONDITIONS; edit: what --fix replaces. \1 is what the first group found.
+# find: in the statement; where: or in what its names were given; when: in a test before it; earlier, later: in what its
+# function does; needs, unless: in the file; if: CONDITIONS; edit: what --fix replaces. \1 is what the first group found.
 TABLE = r"""
 FSDP001 optimizer-before-sharding
 why: The optimizer keeps the unsharded parameters.
-fix: Make it after the last fully_shard or FSDP.
+fix: Make it after sharding.
 find: \btorch\.optim\.\w+\(
 where: ([\w.]+)\.(?:named_)?parameters\(
 later: (?:<1>|<2>)\1\b
@@ -45,25 +44,25 @@ if: no_loop
 FSDP004 forward-called
 why: forward() passes by the hooks that gather weights.
 fix: Call the module itself.
-find: ([\w.]+)\.forward\(
+find: <x>\.forward\(
 needs: <2>\1\b
 unless: <1>
 edit: \1\.forward\( => \1(
 
 FSDP005 fsdp1-argument
 why: fully_shard has no argument or policy of FSDP1.
-find: \b(?!\w*state_dict)(<old>)[=(]
+find: <use>
 where: \A.*<2>
 
 FSDP006 fsdp1-method
 why: A model that fully_shard sharded has no method of FSDP1.
-find: \b([\w.]+)\.(<old>)\(
+find: <x>\.(<old>)\(
 needs: <2>\1\b
 unless: <1>
 
 FSDP009 fsdp1 note
 why: FSDP1 has a successor, FSDP2.
-find: \b(<old>)[=(]
+find: <use>
 where: \A.*\.FullyShardedDataParallel[(.]|\.(?:no_sync|clip_grad_norm_)\((?s:.*)<1>
 
 FSDP011 accumulation-reduces warning
@@ -105,27 +104,27 @@ unless: param_dtype=torch\.float16
 
 FSDP020 device-not-set warning
 why: NCCL starts with GPU 0 current on every rank.
-fix: Call torch.cuda.set_device(local_rank) before.
+fix: Call torch.cuda.set_device before.
 find: <d>init_process_group\(.*'nccl'
 needs: \.cuda\(\)|\.to\('cuda'\)
-unless: set_device|device_id|CUDA_VISIBLE_DEVICES|local_rank
+unless: set_device|device_id|VISIBLE|local_rank
 if: script
 
 FSDP021 rank-confused
 why: RANK counts over all nodes, LOCAL_RANK on one.
-fix: Choose devices by LOCAL_RANK, data and groups by RANK.
+fix: Use LOCAL_RANK for devices, RANK for data and groups.
 find: torch\.(?:cuda\.set_device|device)\((?:f?'cuda:?(?:\{|', ))?(?!\S*local)([\w.]+(?:\(\))?)[^,%]*\)|(?:Sampler|init_process_group)\(.*\brank=((?:\w+\.)*local_rank)\b
-needs: ^\1 = [^%\n]*(?:\bRANK\b|get_rank\(\))[^%\n]*$|\1(?<=get_rank\(\))|\1(?<=local_rank)
+earlier: ^\1 = [^%\n]*(?:\bRANK\b|get_rank\(\))[^%\n]*$|\1(?<=get_rank\(\))|\1(?<=local_rank)
 
 FSDP022 group-not-destroyed warning
 why: The process group is never destroyed.
-fix: Call destroy_process_group() on every way out.
+fix: Call destroy_process_group() at the end.
 find: <d>init_process_group\(
 unless: destroy_process_group|Accelerator|end_training
 if: script
 
 FSDP030 collective-on-one-rank
-why: Some ranks only make this collective call, and wait forever.
+why: Only some ranks call this, and wait forever.
 fix: Let all ranks call it.
 find: <d>(?!.*(?:group|_pg\b|\*\*|no_dist|ranks=))(?:\S+\.)?((?:all_|reduce|broadcast|gather|scatter)\w+|barrier|get_\w*state_dict|init_device_mesh|save|load)\(|\.(full_tensor)\(|\.(state_dict)\(\)
 where: \A.*(?:<d>|full_tensor)|<1>
@@ -188,7 +187,7 @@ if: script all_ranks
 FSDP060 nothing-initialised
 why: to_empty leaves memory that nothing fills.
 fix: Initialise all, or load a checkpoint.
-find: \.to_empty\(
+find: \.to_empty\(.*device=
 unless: init_(?!process|device)|_init\b|initial|reset_param|load(?!er)|set_\w*state_dict|(?:copy|normal|fill)_
 
 FSDP061 buffer-lost
@@ -208,7 +207,7 @@ if: script training all_ranks
 
 FSDP071 item-every-step warning
 why: item() makes the CPU wait for the GPU in every step.
-fix: Add up tensors; read them now and then.
+fix: Add up tensors; read them rarely.
 find: ^(?!print).*\.item\(\)
 when: \A(?s:(?!.*(?:%|log|every)))
 if: script training all_ranks
@@ -274,7 +273,7 @@ deprecated 2.4 torch.cuda.amp.GradScaler=torch.amp.GradScaler torch.cuda.amp.aut
 deprecated 2.8 @set_reduce_scatter_divide_factor=@set_gradient_divide_factor
 deprecated 2.13 .all_gather_into_tensor=.all_gather_single .reduce_scatter_tensor=.reduce_scatter_single
 added 2.6 .fsdp.fully_shard .fsdp.FSDPModule .fsdp.MixedPrecisionPolicy
-added 2.7 .fsdp.fully_shard(ignored_params) @set_all_reduce_hook .checkpoint.save(no_dist)
+added 2.7 .fsdp.fully_shard(ignored_params) @set_all_reduce_hook
 added 2.8 @set_gradient_divide_factor @set_reshard_after_forward .checkpoint.HuggingFaceStorageReader
 added 2.9 .device_mesh.init_device_mesh(backend_override) .checkpoint.async_save(async_stager)
 added 2.10 .fsdp.share_comm_ctx
@@ -283,7 +282,7 @@ added 2.13 .all_gather_single .reduce_scatter_single
 """
 BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 ONE_RANK = re.compile(
-    r"(not )?(?:\w+\.)*(?:((?:global_|world_|local_)?rank|get_rank\(\))(?: (==|in|!=|>|not in) [\[(]?(?:-1, )?0\D*)?"
+    r"(not )?(?:\w+\.)*(?:((?:global_|world_|local_)?rank|get_rank\(\))(?: (==|in|!=|>|not in) [\[({]?(?:-1, )?0\D*)?"
     r"|is_\w*(?:main|master|zero|rank0)\w*(?:\(\))?)"
 )
 RANKISH = re.compile("rank|is_(main|master)|global_zero|main_process|process_index", re.I)
@@ -323,9 +322,10 @@ class Module:
             return self.expand(s.text)
         if field == "when":
             return "\n".join(test for test, _ in s.guards)
-        if field == "later":
-            after = self.statements[index + 1 :]
-            return "\n".join(t.text for t in after if t.scope is s.scope and {*s.guards} <= {*t.guards})
+        if field in ("earlier", "later"):
+            near = self.statements[: index + 1] if field == "earlier" else self.statements[index + 1 :]
+            same = [t for t in near if t.scope is s.scope and (field == "earlier" or {*s.guards} <= {*t.guards})]
+            return "\n".join(t.text for t in same)
         return self.text
 
     def sites(self, function):
@@ -342,8 +342,8 @@ def statements(parent, head="", scope=None, loop=None, guards=()):
             behind += ((head[3:-1] or "try", field == "body"),)
         inner = parent if isinstance(parent, (ast.For, ast.While)) and field == "body" else loop
         for node in getattr(parent, field, ()):
-            bare = copy.copy(node)
-            vars(bare).update((name, []) for name in BLOCKS if hasattr(node, name))
+            blocks = {name: [] for name in BLOCKS if hasattr(node, name)}
+            bare = type(node)(**{**vars(node), **blocks}) if blocks else node
             text = ast.unparse(bare).replace("\n", " ").strip()
             if isinstance(node, ast.ImportFrom):
                 text = "import " + ", ".join(f"{node.module}.{alias.name}" for alias in node.names)
@@ -385,7 +385,7 @@ def one_side(m, s, _):
 
 
 def unguarded(m, s, name):
-    """Whether a name is spelled out in a statement, and no test of torch stands before it."""
+    """Whether a name is spelled out here, and no test of torch before it."""
     imported = re.search(rf"^import .*{re.escape(name)}(,|$)", m.text, re.M) and not s.text.startswith("import ")
     return not imported and " else " not in s.text and not any(GUARD.search(test) for test, _ in s.guards)
 
@@ -402,11 +402,10 @@ CONDITIONS = {
 
 def fitting(m, rule):
     """The statements that a rule's patterns fit, and the names that they catch."""
-    hopeful = all(re.search(rule.get(f, "").replace(r"\1", r"\S+"), m.text, re.M) for f in ("needs", "find"))
-    for index, s in enumerate(m.statements if hopeful else ()):
+    for index, s in enumerate(m.statements if re.search(rule["find"], m.text, re.M) else ()):
         for match in re.finditer(rule["find"], s.text):
             names = [name for name in match.groups() if name]
-            for field in (f for f in ("where", "when", "later", "needs", "unless") if f in rule):
+            for field in (f for f in ("where", "when", "earlier", "later", "needs", "unless") if f in rule):
                 pattern = rule[field].replace(r"\1", re.escape(names[0]) if names else "")
                 found = re.search(pattern, m.region(field, index), re.M)
                 if bool(found) == (field == "unless"):
@@ -426,8 +425,10 @@ REPLACED = dict(line.split(" ", 1) for line in REPLACED.splitlines())
 MACROS = {
     "<1>": r"torch[\w.]*\.FullyShardedDataParallel\(",
     "<2>": r"torch[\w.]*\.fully_shard\(",
+    "<x>": r"(?<![\w.])([\w.]+)",
     "<d>": r"torch\.distributed\.",
     "<old>": "|".join(REPLACED),
+    "<use>": rf"\b({'|'.join(REPLACED)})(?:\(|(?<!_dict)(?<!_type)=)",
 }
 RULES = {}
 for block in re.sub("|".join(MACROS), lambda match: MACROS[match[0]], TABLE).strip().split("\n\n"):
@@ -488,7 +489,7 @@ def explain(rule):
     guide = Path(__file__).resolve().parents[1] / "references/guide-lint.md"
     text = guide.read_text(encoding="utf-8") if guide.is_file() else ""
     section = re.search(rf"^#+ {rule['code']}\b.*\n((?:(?!#).*\n)*)", text, re.M)
-    example = section[1] if section else f"Examples: references/guide-lint.md of the skill; not at {guide}\n"
+    example = section[1] if section else f"Examples: references/guide-lint.md, not at {guide}\n"
     return "{code} {name} ({level})\n{why}\nFix: {fix}\n".format(**rule) + example
 
 
@@ -508,7 +509,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("paths", nargs="*", metavar="PATH", help="Python file or folder")
     parser.add_argument("--fix", action="store_true", help="mend what is safe")
-    parser.add_argument("--torch", type=release, metavar="X.Y")
+    parser.add_argument("--torch", type=release)
     parser.add_argument("--select", default="", help="only FSDP012,FSDP073")
     parser.add_argument("--explain", help="tell of a rule")
     parser.add_argument("--json", action="store_true")
