@@ -507,7 +507,7 @@ def sarif(findings):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="Python file or folder")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="file or folder")
     parser.add_argument("--fix", action="store_true", help="mend what is safe")
     parser.add_argument("--torch", type=release)
     parser.add_argument("--select", default="", help="only FSDP012,FSDP073")
