@@ -114,7 +114,7 @@ def test_slurm_saves_before_the_end_and_queues_again(tmp_path, environment, sent
         assert job.wait(timeout=200) == 0, (tmp_path / "log").read_text()
     said = (tmp_path / "log").read_text()
     step = json.loads(metrics.read_text().splitlines()[-1])["step"]
-    assert f"after step {step}; last checkpoint checkpoints/step-{step:08d}" in said
+    assert f"after step {step}; last checkpoint: checkpoints/step-{step:08d}" in said
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[0] == "scontrol show hostnames node[0-1]"
     assert re.fullmatch(
