@@ -50,7 +50,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaC
 OPTIONS: dict[str, tuple[Any, ...]] = {  # name: default, help, words to choose from
     "model": ("", "Hugging Face folder (default: a tiny random Llama)"),
     "from-scratch": (False, "random weights, only the config of --model"),
-    "data": (__file__, "plain text, or .jsonl: lines with `text`"),
+    "data": (os.__file__, "plain text, or .jsonl: lines with `text`"),
     "checkpoint-dir": ("checkpoints", "for checkpoints, tokens and export; all nodes see it"),
     "steps": (20, "optimizer steps in all"),
     "batch-size": (0, "sequences a step over all ranks; 0: micro-batch x ranks"),
@@ -180,7 +180,7 @@ def start_process_group(args: Namespace) -> torch.device:
     if gpus:
         torch.cuda.set_device(device)  # before NCCL starts on the current device
     else:
-        say("no CUDA device: training on CPUs with gloo")
+        say("no CUDA device: training on CPUs with gloo; FSDP2 of torch 2.6 cannot")
     timeout = timedelta(seconds=args.timeout)
     store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
     # torchrun may restart ranks with the store of those that died: these must not find the old addresses.
@@ -414,6 +414,8 @@ class Checkpoints:
         state = {"model": weights, "optimizer": moments, "run": run}
         path = self.folder / f"step-{run['step']:08d}"
         self.pending = dcp.async_save(state, checkpoint_id=path, process_group=file_group())
+        if not hasattr(dcp.staging, "DefaultStager") and next(self.model.parameters()).device.type == "cpu":
+            self.wait()  # torch 2.6 makes no copy of what is on the host already
 
     def wait(self) -> str:
         """Until the last one is whole, then drop the oldest; says which is the newest."""
