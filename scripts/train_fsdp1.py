@@ -246,6 +246,8 @@ def write_tokens(args: Namespace) -> str:
     path = folder / f"{model.name}-{source.name}-{stat.st_size}-{stat.st_mtime_ns}.int32"
     if path.is_file():
         return str(path)
+    if not stat.st_size:
+        raise ValueError("no text")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(model) if any(model.glob("tokenizer*")) else None
     end = (tokenizer and tokenizer.eos_token_id) or 0  # of a document; plain text is a piece of one

@@ -171,7 +171,7 @@ def torchrun(folder: Path, script: str, *arguments, ranks=2, restarts=0, faults=
 def finish(process: subprocess.Popen, folder: Path, number: int = 0) -> Run:
     """Wait for torchrun to end."""
     try:
-        code = process.wait(timeout=200)
+        code = process.wait(timeout=550)
     finally:
         process.kill()
     return Run(folder, [code], [(folder / f"torchrun{number}.log").read_text()])

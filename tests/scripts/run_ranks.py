@@ -98,7 +98,7 @@ def write_late(module, rank, *, until_step):
     learning_rate = module.learning_rate
 
     def write_data(self, plan, planner):
-        assert late.wait(timeout=120), "training waited for the checkpoint"
+        assert late.wait(timeout=250), "training waited for the checkpoint"
         return inner(self, plan, planner)
 
     def noted(now, settings):

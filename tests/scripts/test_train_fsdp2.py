@@ -182,6 +182,7 @@ def test_a_fine_tune_lowers_the_held_out_loss(server, inputs, tmp_path):
     assert after < 1.0
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "faults",
     [
@@ -200,6 +201,7 @@ def test_kill_9_of_one_rank_and_torchrun_goes_on_to_the_same_end(arguments, undi
     assert run.checkpoints == undisturbed.checkpoints
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", [0, 1])
 def test_two_nodes_start_in_either_order(arguments, undisturbed, tmp_path, first):
     """Two torchrun agents with one worker each; the node with the rendezvous may come last."""
@@ -207,7 +209,7 @@ def test_two_nodes_start_in_either_order(arguments, undisturbed, tmp_path, first
     agents = {}
     for node in (first, 1 - first):
         launch = ["--nnodes=2", f"--node-rank={node}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
-        launch += ["--rdzv-id=two-nodes", f"--rdzv-conf=is_host={int(node == 0)}"]
+        launch += ["--rdzv-id=two-nodes", f"--rdzv-conf=is_host={int(node == 0)},read_timeout=300"]
         settings = [*arguments, "--steps", 10, *NO_FILES]
         agents[node] = torchrun(tmp_path, SCRIPT, *settings, ranks=1, launch=launch)
         time.sleep(3)
@@ -242,6 +244,7 @@ def test_more_ranks_than_gpus(server, tmp_path):
         (1, ["--model", "nowhere"], "--model nowhere: OSError: "),
         (1, ["--model", "in/weightless"], "--model in/weightless: OSError: "),
         (1, ["--data", "nowhere.txt"], "--data nowhere.txt: FileNotFoundError: "),
+        (1, ["--data", "in/empty.txt"], "--data in/empty.txt: ValueError: no text"),
         (1, ["--data", "in/bad.jsonl"], "--data in/bad.jsonl: KeyError: 'text'"),
         (1, ["--data", "in/latin1.txt"], "--data in/latin1.txt: UnicodeDecodeError: 'utf-8' codec can't decode byte"),
     ],
