@@ -6,27 +6,18 @@ Which types there are, and who sets them:
 - parameters, gradients and AdamW's state as stored: fp32, always; that is what a small update needs;
 - parameters as gathered for compute: `--dtype`, the policy's param_dtype, which inputs are cast to as well;
 - the reduction of gradients: `--reduce-dtype`; a sum over many ranks loses bits in bf16, overflows in fp16;
-- what a unit hands on: `--output-dtype`, of the root unit, thus of the logits;
+- what the root unit hands on, the logits: `--output-dtype`;
 - buffers: FSDP2 leaves them alone (FSDP1 has buffer_dtype); `--buffer-dtype` shows why that is good;
 - `--keep-fp32 norms|head|both` gives these modules a unit and a policy of their own;
 - `--autocast`: the other way, parameters are gathered in fp32 and each operation casts; twice the traffic.
 fp16 has too small a range for gradients: `--dtype fp16` scales the loss, and skips steps that overflow.
 
-After the first step it prints the types as they are. `--drift-steps N` trains the same N steps in fp32 as
-well, and tells how far loss and gradient norm are off.
-
-The same command goes on after a stop, from the newest whole checkpoint, also on another number of ranks.
-All nodes must see --checkpoint-dir. Without a GPU it runs on CPUs with gloo, to try it out.
-
-`train()` is the story; the functions follow in the order of their calls.
-Shapes: B sequences of a micro-batch, T tokens of a sequence, V entries of the vocabulary.
+The first step prints the types as they are. `--drift-steps N` trains a second model in fp32 beside the first N
+steps, and tells how far loss and gradient norm are off. `train()` is the story. Shapes: B sequences of a
+micro-batch, T tokens of a sequence, V entries of the vocabulary.
 """
 # ruff: noqa: ANN401
 
-from __future__ import annotations
-
-import argparse
-import hashlib
 import json
 import math
 import os
@@ -35,11 +26,13 @@ import shutil
 import signal
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -52,371 +45,311 @@ from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy, pad
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
-from transformers.utils.logging import disable_progress_bar
 
+OPTIONS: dict[str, tuple[Any, ...]] = {  # name: default, help, words to choose from
+    "model": ("", "Hugging Face folder (default: a tiny random Llama)"),
+    "from-scratch": (False, "random weights, only the config of --model"),
+    "data": (os.__file__, "plain text, or .jsonl: lines with `text`"),
+    "checkpoint-dir": ("checkpoints", "for checkpoints, tokens and export; all nodes see it"),
+    "steps": (20, "optimizer steps in all"),
+    "batch-size": (0, "sequences a step over all ranks; 0: micro-batch x ranks"),
+    "micro-batch": (2, "sequences a rank takes at once; more are accumulated"),
+    "seq-len": (128, "tokens of a sequence"),
+    "seed": (0, "of random weights, data order and dropout"),
+    "lr": (3e-4, "peak learning rate"),
+    "warmup": (5, "steps of linear warm-up; then a cosine to a tenth"),
+    "weight-decay": (0.1, "of matrices; norms and biases have none"),
+    "clip": (1.0, "largest global gradient norm; 0: no limit"),
+    "block-class": ("", "class to shard by (default: the model's own word)"),
+    "dtype": ("bf16", "of parameters in compute", "fp32", "bf16", "fp16"),
+    "reduce-dtype": ("fp32", "of the reduction of gradients", "fp32", "bf16", "fp16"),
+    "output-dtype": ("fp32", "of the logits", "fp32", "bf16", "fp16"),
+    "buffer-dtype": ("fp32", "of buffers, such as rotary tables", "fp32", "bf16", "fp16"),
+    "keep-fp32": ("none", "modules that compute in fp32", "none", "norms", "head", "both"),
+    "autocast": (False, "torch.autocast to --dtype over parameters in fp32, no policy"),
+    "loss-scale": (2.0**16, "first loss scale, for fp16"),
+    "drift-steps": (0, "steps to train in fp32 as well, to compare"),
+    "save-every": (100, "steps from checkpoint to checkpoint; 0: none"),
+    "keep": (2, "checkpoints to keep"),
+    "resume": ("auto", "auto, none or the path of a checkpoint"),
+    "export": ("fp32", "type of the final export", "fp32", "bf16", "none"),
+    "metrics": ("", "file for a JSON line a step"),
+    "on-nonfinite": ("stop", "loss or gradient not finite", "stop", "skip"),
+    "timeout": (600, "seconds until a hanging collective ends the job"),
+}
+RANK, WORLD_SIZE = int(os.environ.get("RANK", "-1")), int(os.environ.get("WORLD_SIZE", "1"))  # as torchrun says
 IGNORE = -100  # a label that has no loss
-BYTE_END = 256  # ends a document where bytes stand in for tokens
-RANK0_WORK = timedelta(hours=24)  # the others wait this long while rank 0 reads, tokenises or writes
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Dense bf16 FLOP/s by a part of the device's name, first match counts; from NVIDIA's data sheets.
 PEAK_FLOPS = {"B200": 2.25e15, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12}
-Batch = tuple[Tensor, Tensor]  # inputs and labels, both [B, T]
 
 
 class TrainingError(Exception):
     """The work failed: what, where, and what to do."""
 
-    exit_code = 1
-
 
 class UsageError(TrainingError):
     """The command asks for what cannot be done."""
 
-    exit_code = 2
-
-
-def option(default: Any, text: str, *choices: str) -> Any:
-    """A field of Settings: its default, its line in --help, the words it may be."""
-    return field(default=default, metadata={"help": text, "choices": choices or None})
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Every setting once; the command line is made from it."""
-
-    model: str = option("", "Hugging Face folder (default: a tiny random Llama)")
-    from_scratch: bool = option(False, "random weights, only the config of --model")
-    data: str = option("", "plain text, or JSON lines with `text` (default: a sample)")
-    checkpoint_dir: str = option("checkpoints", "for checkpoints, tokens and the export")
-    steps: int = option(20, "optimizer steps in all")
-    batch_size: int = option(0, "sequences a step over all ranks; 0: micro-batch x ranks")
-    micro_batch: int = option(2, "sequences a rank takes at once; more are accumulated")
-    seq_len: int = option(128, "tokens of a sequence")
-    seed: int = option(0, "of random weights, data order and dropout")
-    lr: float = option(3e-4, "peak learning rate")
-    warmup: int = option(5, "steps of linear warm-up; then a cosine to a tenth")
-    weight_decay: float = option(0.1, "of matrices; norms and biases have none")
-    clip: float = option(1.0, "largest global gradient norm; 0: no limit")
-    block_class: str = option("", "class to shard by (default: the model's own word)")
-    dtype: str = option("bf16", "of parameters in compute", *DTYPES)
-    reduce_dtype: str = option("fp32", "of the reduction of gradients", *DTYPES)
-    output_dtype: str = option("fp32", "of the logits", *DTYPES)
-    buffer_dtype: str = option("fp32", "of buffers, such as rotary tables", *DTYPES)
-    keep_fp32: str = option("none", "modules that compute in fp32", "none", "norms", "head", "both")
-    autocast: bool = option(False, "torch.autocast to --dtype over parameters in fp32, instead of the policy")
-    loss_scale: float = option(2.0**16, "first loss scale, for fp16")
-    drift_steps: int = option(0, "steps to train in fp32 as well, to compare")
-    save_every: int = option(100, "steps from checkpoint to checkpoint; 0: none")
-    keep: int = option(2, "checkpoints to keep")
-    resume: str = option("auto", "auto, none or the path of a checkpoint")
-    export: str = option("fp32", "type of the final export", "fp32", "bf16", "none")
-    metrics: str = option("", "file for a JSON line a step")
-    on_nonfinite: str = option("stop", "loss or gradient not finite", "stop", "skip")
-    timeout: int = option(600, "seconds until a hanging collective ends the job")
-
-    def __post_init__(self) -> None:
-        """Check what does not depend on the ranks."""
-        for name in ("steps", "micro_batch", "seq_len", "keep", "timeout"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1")
-        if self.from_scratch and not self.model:
-            raise UsageError("--from-scratch takes the config of --model; give --model")
-
-
-def parse_settings(arguments: list[str] | None = None) -> Settings:
-    """Settings from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    for each in fields(Settings):
-        kind = {"type": type(each.default), "choices": each.metadata["choices"]}
-        kind = {"action": "store_true"} if each.default is False else kind
-        text = each.metadata["help"] + (" [%(default)s]" if each.default else "")
-        parser.add_argument("--" + each.name.replace("_", "-"), default=each.default, help=text, **kind)
-    return Settings(**vars(parser.parse_args(arguments)))
-
 
 @record
 def main() -> None:
-    """Train; one line on rank 0 for what a person can mend; no process group is left behind."""
+    """Train; one line of rank 0 for what a person can mend; no process group is left behind."""
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for name, (default, text, *words) in OPTIONS.items():
+        kind = {"action": "store_true"} if default is False else {"type": type(default), "choices": words or None}
+        parser.add_argument(f"--{name}", default=default, help=text + (" [%(default)s]" if default else ""), **kind)
     try:
-        train(parse_settings())
+        train(parser.parse_args())
     except TrainingError as error:
-        if os.environ.get("RANK", "0") == "0":
+        if RANK <= 0:
             print(f"{Path(__file__).name}: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(error.exit_code) from None
+        raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
-def train(settings: Settings) -> None:
+def train(args: Namespace) -> None:
     """The whole run."""
-    device, control = start_process_group(settings)
-    rounds, mesh = accumulation_rounds(settings), init_device_mesh(device.type, (dist.get_world_size(),))
-    config = load_config(settings)
-    data = PackedText(open_tokens(settings, config, control), settings)
-    exact = train_exactly(settings, config, mesh, control, data)
-
-    model = build_model(settings, config, mesh, control)
-    matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
-    optimizer = build_optimizer(model.named_parameters(), matrices, settings)
-    scaler = build_scaler(settings, device)
-    torch.manual_seed(settings.seed + 1 + dist.get_rank())  # dropout differs from rank to rank
-    about = {"model": describe(model), "data": data.about}
-    checkpoints = Checkpoints(settings, about, lambda: {"scaler": json.dumps(scaler.state_dict())})
-    run = checkpoints.resume(model, optimizer, control)
+    device = start_process_group(args)
+    mesh, rounds = init_device_mesh(device.type, (WORLD_SIZE,)), count_rounds(args)
+    path = on_rank0(f"--data {args.data}", lambda: write_tokens(args))
+    tokens = torch.from_file(path, size=Path(path).stat().st_size // 4, dtype=torch.int32)  # mapped, not read
+    config = on_rank0(f"--model {args.model}", lambda: load_config(args.model))
+    model = build_model(config, mesh, args)
+    optimizer, scaler = build_optimizer(model, args), build_scaler(device, args)
+    checkpoints = Checkpoints(model, optimizer, describe(model, tokens, args), args)
+    run = checkpoints.resume({"step": 0, "position": 0, "scaler": json.dumps(scaler.state_dict())})
     step, position = run["step"], run["position"]
     scaler.load_state_dict(json.loads(run["scaler"]))
-    metrics = Metrics(settings, flops_per_token(model, settings.seq_len), device, step)
-    types = TypesSeen(model)
-    stop = StopSignals()
+    exact = Exact(config, mesh, args) if args.drift_steps and step == 0 else None
+    types, flops = TypesSeen(model), flops_per_token(model, args.seq_len)
 
-    while step < settings.steps and not stop.agreed:
-        batches = [data.micro_batch(position, turn, device) for turn in range(rounds)]
-        num_tokens = count_tokens(batches, device)
-        with types:
-            loss = forward_backward(model, batches, num_tokens, scaler, settings)
-        scaler.unscale_(optimizer)  # before clipping, which needs the true norm; works on DTensors
-        losses, grad_norm = gather_step(loss, clip_gradients(model, settings.clip), stop)
-        step, position = step + 1, position + rounds * settings.micro_batch * dist.get_world_size()
-        rate = learning_rate(step, settings)
-        finite = all(map(math.isfinite, [*losses, grad_norm]))
-        overflow = scaler.is_enabled() and not finite and all(map(math.isfinite, losses))
-        if finite or overflow:
+    signals, stop, then = note_signals(), False, time.perf_counter()
+    while step < args.steps and not stop:
+        torch.manual_seed(hash((args.seed, step, RANK)))  # dropout is the same after a resume
+        batches = [micro_batch(tokens, position, turn, args, device) for turn in range(rounds)]
+        num_tokens = count_tokens(batches)
+        with types or nullcontext():
+            loss = forward_backward(model, batches, num_tokens, scaler, args)
+        types = types and types.report()  # once: looking at every operation costs time
+        scaler.unscale_(optimizer)  # before clipping, which needs the true norm; knows DTensors: all ranks skip or none
+        norm = clip_gradients(model, args.clip)
+        losses, grad_norm, num, stop = agree(loss, norm, num_tokens, bool(signals))
+        step, position = step + 1, position + rounds * args.micro_batch * WORLD_SIZE
+        line = {"step": step, "loss": sum(losses) / num, "grad_norm": grad_norm, "lr": learning_rate(step, args)}
+        overflow = scaler.is_enabled() and all(map(math.isfinite, losses)) and not math.isfinite(grad_norm)
+        if overflow or all(map(math.isfinite, [*losses, grad_norm])):
             for group in optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = line["lr"]
             scaler.step(optimizer)  # not where a gradient overflowed
-        elif settings.on_nonfinite == "stop":
-            raise nonfinite_error(step, losses, grad_norm, checkpoints.latest)
+            line |= {"skipped": 1} if overflow else {}
+        elif args.on_nonfinite == "skip":
+            line["skipped"] = 1
+        else:
+            raise nonfinite(step, losses, grad_norm, checkpoints.wait())
         scaler.update()
-        types.report()
-        optimizer.zero_grad()
-        line = {"step": step, "loss": sum(losses) / int(num_tokens), "grad_norm": grad_norm, "lr": rate}
         line |= {"loss_scale": scaler.get_scale()} if scaler.is_enabled() else {}
-        metrics.log(int(num_tokens), **line, **drift(line, exact), **({} if finite else {"skipped": 1}))
-        checkpoints.raise_failure()
-        if checkpoints.due(step, stop):
-            checkpoints.save(model, optimizer, step, position)
-
-    checkpoints.wait()
-    if stop.agreed and step < settings.steps:
-        say(f"stopped by {stop.received or 'a signal elsewhere'} after step {step}; {checkpoints.latest}")
-    elif settings.export != "none":
-        export(model, config, settings, control)
-
-
-def train_exactly(
-    settings: Settings, config: Any, mesh: DeviceMesh, control: dist.ProcessGroup, data: PackedText
-) -> dict[int, tuple[float, float]]:
-    """Loss and gradient norm of the first steps with everything in fp32, for --drift-steps."""
-    plain = replace(settings, dtype="fp32", reduce_dtype="fp32", buffer_dtype="fp32", keep_fp32="none", autocast=False)
-    found: dict[int, tuple[float, float]] = {}
-    if not settings.drift_steps:
-        return found
-    model = build_model(plain, config, mesh, control)
-    matrices = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
-    optimizer = build_optimizer(model.named_parameters(), matrices, plain)
-    device, rounds, position = torch.device(mesh.device_type), accumulation_rounds(plain), 0
-    scaler, stop = build_scaler(plain, device), StopSignals()
-    for step in range(1, settings.drift_steps + 1):
-        batches = [data.micro_batch(position, turn, device) for turn in range(rounds)]
-        num_tokens = count_tokens(batches, device)
-        loss = forward_backward(model, batches, num_tokens, scaler, plain)
-        losses, grad_norm = gather_step(loss, clip_gradients(model, plain.clip), stop)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, plain)
-        optimizer.step()
         optimizer.zero_grad()
-        position += rounds * plain.micro_batch * dist.get_world_size()
-        found[step] = sum(losses) / int(num_tokens), grad_norm
-    say(f"trained {len(found)} steps in fp32; now the same in {settings.dtype}")
-    return found
+        line |= exact.drift(line, batches) if exact and step <= args.drift_steps else {}
+        line["tokens_per_second"] = num / WORLD_SIZE / (time.perf_counter() - then)
+        then = time.perf_counter()
+        log(line, flops, args)
+        if stop or (args.save_every and (step % args.save_every == 0 or step == args.steps)):
+            checkpoints.save({"step": step, "position": position, "scaler": json.dumps(scaler.state_dict())})
+
+    newest = checkpoints.wait()
+    if step < args.steps:
+        say(f"stopped by a signal after step {step}; {newest}")
+    elif args.export != "none":
+        export(model, config, args)
 
 
-def drift(line: dict[str, float], exact: dict[int, tuple[float, float]]) -> dict[str, float]:
-    """How far a step's loss and gradient norm are from those in fp32, relative."""
-    if line["step"] not in exact:
-        return {}
-    loss, norm = exact[int(line["step"])]
-    return {"loss_drift": line["loss"] / loss - 1, "grad_norm_drift": line["grad_norm"] / norm - 1}
-
-
-def build_model(settings: Settings, config: Any, mesh: DeviceMesh, control: dist.ProcessGroup) -> nn.Module:
-    """The sharded model with its weights."""
-    model = build_on_meta(config)
-    shard(model, find_blocks(model, settings.block_class), mesh, settings)
-    materialise(model, torch.device(mesh.device_type))
-    if settings.model and not settings.from_scratch:
-        load_pretrained(model, settings.model, control)
-    else:
-        init_random(model, settings.seed)
-    check_complete(model)
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            buffer.data = buffer.to(DTYPES[settings.buffer_dtype])
-    return model
-
-
-def build_scaler(settings: Settings, device: torch.device) -> torch.amp.GradScaler:
-    """Multiplies the loss so that small gradients do not vanish in fp16; elsewhere it does nothing."""
-    enabled = settings.dtype == "fp16"
-    return torch.amp.GradScaler(device.type, init_scale=settings.loss_scale, growth_interval=1000, enabled=enabled)
+# -- types and drift --
 
 
 class TypesSeen(TorchDispatchMode):
-    """Looks, during one step, at the types that parameters, gradients, reductions and outputs really have."""
+    """Looks, during the first step, at the types that parameters, gradients, reductions and outputs really have."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self.seen, self.hooks = model, {}, []
-        for name, module in model.named_modules():
-            if next(module.parameters(recurse=False), None) is not None:
-                self.hooks.append(module.register_forward_hook(self.look(name)))
+        self.model, self.seen = model, {}
+        leaves = [(name, m) for name, m in model.named_modules() if list(m.parameters(recurse=False))]
+        self.hooks = [module.register_forward_hook(partial(self.look, name)) for name, module in leaves]
 
-    def look(self, name: str) -> Callable[..., None]:
-        """A hook that sees a module's parameter as gathered and what it hands on."""
-
-        def hook(module: nn.Module, _inputs: object, output: Tensor) -> None:
-            kind = f"{type(module).__name__} {name.rpartition('.')[2]}"
-            gathered = next(module.parameters(recurse=False))
-            self.seen[f"{kind}: parameter in compute"] = gathered.dtype
-            self.seen[f"{kind}: output"] = output.dtype
-
-        return hook
+    def look(self, name: str, module: nn.Module, _inputs: object, output: Tensor) -> None:
+        """A forward hook that sees a module's parameter as gathered and what it hands on."""
+        kind = f"{type(module).__name__} {name.rpartition('.')[2]}"
+        self.seen[f"{kind}: parameter in compute"] = next(module.parameters(recurse=False)).dtype
+        self.seen[f"{kind}: output"] = output.dtype
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Every operation passes here; those that reduce gradients are noted."""
         if "reduce_scatter" in func.__name__:
-            tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
-            self.seen.setdefault("gradients: reduction", tensors[0].dtype)
+            self.seen["gradients: reduction"] = next(t for t in tree_leaves(args) if isinstance(t, Tensor)).dtype
         return func(*args, **(kwargs or {}))
 
     def report(self) -> None:
-        """Print them, once."""
-        for parameter in self.model.parameters():
-            self.seen["parameters: stored"] = parameter.dtype
-            if parameter.grad is not None:
-                self.seen["gradients: stored"] = parameter.grad.dtype
+        """Print them, and look no more."""
         for name, buffer in self.model.named_buffers():
             self.seen[f"buffer {name.rpartition('.')[2]}"] = buffer.dtype
-        if self.hooks:
-            rows = [f"  {what:52} {NAMES.get(dtype, dtype)}" for what, dtype in sorted(self.seen.items())]
-            say("types seen in this step:\n" + "\n".join(rows))
+        for parameter in self.model.parameters():
+            self.seen |= {"parameters: stored": parameter.dtype, "gradients: stored": parameter.grad.dtype}
         for hook in self.hooks:
             hook.remove()
-        self.hooks = []
+        rows = [f"\n  {what:52} {dtype}" for what, dtype in sorted(self.seen.items())]
+        say(f"types seen in this step:{''.join(rows)}")
 
 
-# -- process group, batch, mesh --
+class Exact:
+    """A second model that takes the same steps with everything in fp32."""
+
+    def __init__(self, config: Any, mesh: DeviceMesh, args: Namespace) -> None:
+        plain = {"dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32", "autocast": False}
+        self.args = Namespace(**{**vars(args), **plain, "keep_fp32": "none"})
+        self.model = build_model(config, mesh, self.args)
+        self.optimizer = build_optimizer(self.model, self.args)
+        self.scaler = build_scaler(torch.device(mesh.device_type), self.args)
+
+    def drift(self, line: dict[str, float], batches: list[Tensor]) -> dict[str, float]:
+        """How far a step's loss and gradient norm are from those in fp32, relative."""
+        num_tokens = count_tokens(batches)
+        loss = forward_backward(self.model, batches, num_tokens, self.scaler, self.args)
+        losses, norm, num, _ = agree(loss, clip_gradients(self.model, self.args.clip), num_tokens, False)
+        for group in self.optimizer.param_groups:
+            group["lr"] = line["lr"]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return {"loss_drift": line["loss"] * num / sum(losses) - 1, "grad_norm_drift": line["grad_norm"] / norm - 1}
 
 
-def start_process_group(settings: Settings) -> tuple[torch.device, dist.ProcessGroup]:
-    """This rank's device, and a gloo group for waiting as long as rank 0 works on something alone."""
-    if os.environ.get("RANK") is None:
+# -- process group, batch --
+
+
+def start_process_group(args: Namespace) -> torch.device:
+    """Also gives this rank's device: a GPU for each rank, or the CPU where there is none."""
+    if RANK < 0:
         raise UsageError(f"not started by torchrun; `torchrun --nproc-per-node 2 {Path(__file__).name}` does")
-    device = choose_device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if 0 < gpus < ranks:
+        raise UsageError(f"{ranks} ranks on a node with {gpus} GPUs; give torchrun --nproc-per-node {gpus}")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)  # before NCCL starts on the current device
     else:
-        say("no CUDA device: training on CPUs with gloo")
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # gloo for what is on the host
-    timeout = timedelta(seconds=settings.timeout)
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+        say("no CUDA device: training on CPUs with gloo; FSDP2 of torch 2.6 cannot")
+    timeout = timedelta(seconds=args.timeout)
+    store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
     # torchrun may restart ranks with the store of those that died: these must not find the old addresses.
     store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT')}", store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    disable_progress_bar()
-    return device, dist.new_group(backend="gloo", timeout=RANK0_WORK)
+    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"  # gloo for what is on the host
+    dist.init_process_group(backend, store=store, rank=RANK, world_size=WORLD_SIZE, timeout=timeout)
+    return device
 
 
-def choose_device() -> torch.device:
-    """A GPU for each rank, or the CPU where there is none."""
-    if not torch.cuda.is_available():
-        if not hasattr(torch.cpu.Stream, "record_event"):
-            raise UsageError(f"FSDP2 of torch {torch.__version__} needs a GPU; on CPUs take a newer torch")
-        return torch.device("cpu")
-    ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
-    if ranks > gpus:
-        raise UsageError(f"{ranks} ranks on a node with {gpus} GPUs; give torchrun --nproc-per-node {gpus}")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-
-
-def accumulation_rounds(settings: Settings) -> int:
+def count_rounds(args: Namespace) -> int:
     """The micro-batches that a rank takes for one step."""
-    at_once = settings.micro_batch * dist.get_world_size()
-    rounds, rest = divmod(settings.batch_size or at_once, at_once)
+    at_once = args.micro_batch * WORLD_SIZE
+    rounds, rest = divmod(args.batch_size or at_once, at_once)
     if rest:
-        raise UsageError(
-            f"--batch-size {settings.batch_size} does not divide by --micro-batch {settings.micro_batch} x "
-            f"{dist.get_world_size()} ranks; give a multiple of {at_once}"
-        )
+        sizes = f"{at_once} (--micro-batch {args.micro_batch} x {WORLD_SIZE} ranks)"
+        raise UsageError(f"--batch-size {args.batch_size} does not divide by {sizes}; give a multiple")
     return rounds
 
 
 def say(text: str) -> None:
     """Print on rank 0."""
-    if os.environ.get("RANK") == "0":
+    if RANK == 0:
         print(text, flush=True)
 
 
-def on_rank0(work: Callable[[], Any], control: dist.ProcessGroup) -> Any:
-    """What `work` gave on rank 0, on every rank; likewise its error."""
-    outcome: list[Any] = [None]
-    if dist.get_rank() == 0:
+@lru_cache(maxsize=1)
+def file_group() -> dist.ProcessGroup:
+    """Where ranks wait for files: tokenising or writing a checkpoint may take longer than --timeout."""
+    return dist.new_group(backend="gloo", timeout=timedelta(hours=24))
+
+
+def on_rank0(what: str, work: Callable[[], Any]) -> Any:
+    """What `work` gives on rank 0, on every rank; likewise its error, so that none waits in vain."""
+    result: list[Any] = [None]
+    if RANK == 0:
         try:
-            outcome = [work()]
-        except TrainingError as error:
-            outcome = [error]
-        except (OSError, ValueError) as error:  # of files, also of models that transformers cannot load
-            outcome = [TrainingError(" ".join(str(error).split()))]
-    dist.broadcast_object_list(outcome, src=0, group=control)
-    if isinstance(outcome[0], TrainingError):
-        raise outcome[0]
-    return outcome[0]
+            result = [work()]
+        except (OSError, ValueError, KeyError) as error:  # of files and of what stands in them
+            result = [TrainingError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}")]
+    dist.broadcast_object_list(result, src=0, group=file_group())
+    if isinstance(result[0], TrainingError):
+        raise result[0]
+    return result[0]
 
 
-# -- model on meta, activation checkpointing, compile, fully_shard --
+# -- data --
 
 
-def load_config(settings: Settings) -> Any:
-    """The folder's configuration, or a tiny Llama over bytes."""
-    if not settings.model:
-        sizes = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
-        return LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
-    if not (Path(settings.model) / "config.json").is_file():
-        raise UsageError(f"--model {settings.model} has no config.json; give a Hugging Face model's folder")
-    return AutoConfig.from_pretrained(settings.model)
+def write_tokens(args: Namespace) -> str:
+    """The file with the text's tokens, int32, or with its bytes; written before the first run."""
+    source, model, folder = Path(args.data), Path(args.model or "bytes"), Path(args.checkpoint_dir)
+    stat = source.stat()
+    path = folder / f"{model.name}-{source.name}-{stat.st_size}-{stat.st_mtime_ns}.int32"
+    if path.is_file():
+        return str(path)
+    if not stat.st_size:
+        raise ValueError("no text")
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(model) if any(model.glob("tokenizer*")) else None
+    end = (tokenizer and tokenizer.eos_token_id) or 0  # of a document; plain text is a piece of one
+    with source.open(encoding="utf-8") as text, path.with_suffix(".partial").open("wb") as file:
+        while lines := text.readlines(1 << 20):  # about a mebibyte at a time
+            documents = [json.loads(line)["text"] for line in lines] if source.suffix == ".jsonl" else []
+            texts = documents or ["".join(lines)]
+            for ids in tokenizer(texts, add_special_tokens=False).input_ids if tokenizer else map(str.encode, texts):
+                array("i", [*ids, end] if documents else [*ids]).tofile(file)
+    return str(path.with_suffix(".partial").replace(path))
 
 
-def build_on_meta(config: Any) -> nn.Module:
-    """An fp32 model whose parameters are on meta from the moment that a module registers them.
+@lru_cache(maxsize=2)
+def epoch_order(num_sequences: int, seed: int) -> list[int]:
+    """An epoch's order of sequences."""
+    return torch.randperm(num_sequences, generator=torch.Generator().manual_seed(seed)).tolist()
 
-    So they cost neither memory nor time. Buffers are real, since nothing but the constructor can fill them.
+
+def micro_batch(tokens: Tensor, position: int, turn: int, args: Namespace, device: torch.device) -> Tensor:
+    """This rank's part of one turn of the step that begins at `position`: [B, T + 1], inputs and labels one further.
+
+    The text is cut into sequences without gaps; the last is filled up with labels that do not count. `position`
+    counts sequences since the first step, over all ranks and epochs, so it means the same on any number of ranks.
     """
-    register = nn.Module.register_parameter
-
-    def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:
-            parameter = nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-        register(module, name, parameter)
-
-    nn.Module.register_parameter = register_on_meta
-    try:
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
-    finally:
-        nn.Module.register_parameter = register
+    length, first = args.seq_len, position + (turn * WORLD_SIZE + RANK) * args.micro_batch
+    num_sequences, rows = -(-(len(tokens) - 1) // length), []
+    for i in range(first, first + args.micro_batch):
+        epoch, index = divmod(i, num_sequences)
+        start = epoch_order(num_sequences, args.seed * 1_000_003 + epoch)[index] * length
+        row = tokens[start : start + length + 1].long()
+        rows.append(pad(row, (0, length + 1 - len(row)), value=IGNORE))
+    batch = torch.stack(rows)
+    return batch.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else batch
 
 
-def describe(model: nn.Module) -> str:
-    """By what a checkpoint knows its model: names, shapes and what is trained."""
-    tensors = [(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()]
-    digest = hashlib.sha256(repr(tensors).encode()).hexdigest()[:8]
-    return f"{model.config.model_type} of {sum(p.numel() for p in model.parameters()):,} parameters ({digest})"
+# -- model on meta, fully_shard --
+
+
+def load_config(folder: str) -> Any:
+    """The folder's configuration, or a tiny Llama over bytes."""
+    if folder:
+        return AutoConfig.from_pretrained(Path(folder) / "config.json")
+    sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
+    return LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+
+
+def new_model(config: Any) -> nn.Module:
+    """A random model, in fp32: what AdamW adds to a weight is often too small for bf16."""
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
 
 
 def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
@@ -424,255 +357,196 @@ def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
     names = [block_class] if block_class else list(model._no_split_modules or ())
     blocks = [module for module in model.modules() if type(module).__name__ in names]
     if not blocks:
-        repeated = {type(m[0]).__name__ for m in model.modules() if isinstance(m, nn.ModuleList) and len(m)}
-        raise UsageError(f"no block of class {names} in the model; try --block-class with one of {repeated}")
+        known = sorted({type(m[0]).__name__ for m in model.modules() if isinstance(m, nn.ModuleList)})
+        raise UsageError(f"no block of class {names} in the model; try --block-class with one of {known}")
     return blocks
 
 
-def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, settings: Settings) -> None:
+def build_model(config: Any, mesh: DeviceMesh, args: Namespace) -> nn.Module:
+    """The sharded model with its weights."""
+    with torch.device("meta"):
+        model = new_model(config)
+    shard(model, find_blocks(model, args.block_class), mesh, args)
+    materialise(model, torch.device(mesh.device_type))
+    load_weights(model, config, args)
+    for buffer in model.buffers():
+        buffer.data = buffer.to(DTYPES[args.buffer_dtype]) if buffer.is_floating_point() else buffer
+    return model
+
+
+def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, args: Namespace) -> None:
     """Modules that keep fp32, then blocks, then the root; a unit inside another has a policy of its own."""
-    in_policy = None if settings.autocast else DTYPES[settings.dtype]
-    reduce_dtype, full = DTYPES[settings.reduce_dtype], torch.float32
-    policy = MixedPrecisionPolicy(param_dtype=in_policy, reduce_dtype=reduce_dtype)
+    compute, fp32 = None if args.autocast else DTYPES[args.dtype], torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=DTYPES[args.reduce_dtype])
     # Inputs are cast up, and what comes out is cast down to what the neighbours compute in.
-    kept = MixedPrecisionPolicy(param_dtype=full, reduce_dtype=full, output_dtype=in_policy)
-    head = model.get_output_embeddings()
-    if settings.keep_fp32 in ("norms", "both"):
-        for owner in [*blocks, model]:
-            norms = [m for m in owner.modules() if "Norm" in type(m).__name__ and not hasattr(m, "unshard")]
-            for norm in norms:
-                fully_shard(norm, mesh=mesh, mp_policy=kept, reshard_after_forward=False)  # tiny: stays gathered
-    if settings.keep_fp32 in ("head", "both"):
+    kept = MixedPrecisionPolicy(param_dtype=fp32, reduce_dtype=fp32, output_dtype=compute)
+    head, stays = model.get_output_embeddings(), {"mesh": mesh, "reshard_after_forward": False}
+    for module in list(model.modules()) if args.keep_fp32 in ("norms", "both") else ():
+        if "Norm" in type(module).__name__:
+            fully_shard(module, mp_policy=kept, **stays)  # tiny: stays gathered
+    if args.keep_fp32 in ("head", "both"):
         if head.weight is model.get_input_embeddings().weight:
-            raise UsageError(f"--keep-fp32 {settings.keep_fp32}: the head is tied to the embedding; give norms")
-        last = MixedPrecisionPolicy(param_dtype=full, reduce_dtype=full, output_dtype=full)
-        fully_shard(head, mesh=mesh, mp_policy=last, reshard_after_forward=False)
+            raise UsageError(f"--keep-fp32 {args.keep_fp32}: the head is tied to the embedding; give norms")
+        fully_shard(head, mp_policy=replace(kept, output_dtype=fp32), **stays)
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
-    output = DTYPES[settings.output_dtype]
-    fully_shard(model, mesh=mesh, mp_policy=replace(policy, output_dtype=output))
+    fully_shard(model, mesh=mesh, mp_policy=replace(policy, output_dtype=DTYPES[args.output_dtype]))
 
 
 # -- materialise, weights --
 
 
+@torch.no_grad()
 def materialise(model: nn.Module, device: torch.device) -> None:
     """Memory for this rank's shards, poisoned with NaN, so that nothing can stay unfilled unnoticed."""
-    tables = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.to_empty(device=device)
-    with torch.no_grad():
-        for tensor in chain(model.parameters(), model.buffers()):
-            if tensor.is_floating_point():
-                tensor.fill_(math.nan)
-        for name, buffer in model.named_buffers():
-            buffer.copy_(tables[name])
-
-
-def load_pretrained(model: nn.Module, folder: str, control: dist.ProcessGroup) -> None:
-    """Rank 0 reads the weights with transformers and deals out the shards, one tensor after the other."""
-    weights: dict[str, Tensor] = {}
-
-    def read() -> None:
-        weights.update(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict())
-
-    on_rank0(read, control)
-    options = dcp_state.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    dcp_state.set_model_state_dict(model, weights, options=options)
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.fill_(math.nan if tensor.is_floating_point() else -1)
 
 
 @torch.no_grad()
-def init_random(model: nn.Module, seed: int) -> None:
-    """The model's own initialisation on one module's whole parameters at a time; a rank keeps its shards.
+def load_weights(model: nn.Module, config: Any, args: Namespace) -> None:
+    """Rank 0 reads or draws the weights on its host and deals out the shards, one tensor after the other."""
+    weights: dict[str, Tensor] = {}
 
-    So the weights depend on the seed alone, not on the ranks, and initialisers see plain tensors.
-    """
-    torch.manual_seed(seed)
-    for module in model.modules():
-        shards = dict(module.named_parameters(recurse=False))
-        for name, kept in shards.items():
-            whole = torch.full(kept.shape, math.nan, device=kept.to_local().device)
-            setattr(module, name, nn.Parameter(whole, requires_grad=kept.requires_grad))
-        model._init_weights(module)
-        for name, kept in shards.items():
-            dealt = distribute_tensor(getattr(module, name).data, kept.device_mesh, kept.placements)
-            kept.to_local().copy_(dealt.to_local())
-            setattr(module, name, kept)
+    def read() -> list[Tensor]:
+        torch.manual_seed(args.seed)
+        random = args.from_scratch or not args.model
+        whole = new_model(config) if random else AutoModelForCausalLM.from_pretrained(args.model, dtype="float32")
+        weights.update(whole.state_dict())
+        return list(whole.buffers())
 
-
-def check_complete(model: nn.Module) -> None:
-    """No tensor has kept the poison of `materialise`."""
-    named = chain(model.named_parameters(), model.named_buffers())
-    holes = [name for name, tensor in named if tensor.is_floating_point() and local(tensor).isnan().any()]
-    if holes:
-        raise TrainingError(f"{len(holes)} tensors are NaN or were never filled, first {holes[0]}")
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    buffers = on_rank0(f"--model {args.model}", read)  # rotary tables and the like, which no state dict has
+    options = dcp_state.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    dcp_state.set_model_state_dict(model, weights, options=options)
+    for mine, buffer in zip(model.buffers(), buffers, strict=True):
+        mine.copy_(buffer)
+    named, ranks = chain(model.named_parameters(), model.named_buffers()), [None] * WORLD_SIZE
+    parts = ((name, tensor.to_local() if isinstance(tensor, DTensor) else tensor) for name, tensor in named)
+    dist.all_gather_object(ranks, [name for name, part in parts if part.isnan().any()], group=file_group())
+    if any(ranks):
+        raise TrainingError(f"NaN in the weights, or never filled, by rank: {ranks}")
 
 
 # -- optimizer, schedule --
 
 
-def build_optimizer(
-    named: Iterable[tuple[str, nn.Parameter]], matrices: set[str], settings: Settings
-) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, args: Namespace) -> torch.optim.Optimizer:
     """Fused AdamW over what is trained; what is no matrix (norms, biases) has no decay."""
-    trained = [(name in matrices, parameter) for name, parameter in named if parameter.requires_grad]
-    groups = [
-        {"params": [p for matrix, p in trained if matrix], "weight_decay": settings.weight_decay},
-        {"params": [p for matrix, p in trained if not matrix], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=(0.9, 0.95), fused=True)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [([p for p in trained if p.ndim > 1], args.weight_decay), ([p for p in trained if p.ndim <= 1], 0.0)]
+    groups = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
+    return torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=True)
 
 
-def learning_rate(step: int, settings: Settings) -> float:
+def build_scaler(device: torch.device, args: Namespace) -> torch.amp.GradScaler:
+    """Multiplies the loss so that small gradients do not vanish in fp16; elsewhere it does nothing."""
+    enabled = args.dtype == "fp16"
+    return torch.amp.GradScaler(device.type, init_scale=args.loss_scale, growth_interval=1000, enabled=enabled)
+
+
+def learning_rate(step: int, args: Namespace) -> float:
     """Linear warm-up, then a cosine from the peak to a tenth of it; steps count from 1."""
-    if step <= settings.warmup:
-        return settings.lr * step / settings.warmup
-    done = (step - settings.warmup) / max(settings.steps - settings.warmup, 1)
-    return settings.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done)))
+    if step <= args.warmup:
+        return args.lr * step / args.warmup
+    done = (step - args.warmup) / max(args.steps - args.warmup, 1)
+    return args.lr * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
-# -- data --
+# -- checkpoints --
 
 
-def open_tokens(settings: Settings, config: Any, control: dist.ProcessGroup) -> Tensor:
-    """All tokens of the text, int32, mapped from a file that rank 0 writes once."""
-    path = on_rank0(lambda: write_tokens(settings, config), control)
-    return torch.from_file(path, shared=False, size=Path(path).stat().st_size // 4, dtype=torch.int32)
+class Checkpoints:
+    """Folders `step-00000100`; one is whole when it has `.metadata`, which torch writes after the data of all ranks.
 
-
-def write_tokens(settings: Settings, config: Any) -> str:
-    """Tokenise the text into a file, unless that was done before; the file's path."""
-    encode, end = load_tokenizer(Path(settings.model or "no model"))
-    source, origin = Path(settings.data), [settings.model, end, settings.data]
-    if settings.data:
-        if not source.is_file():
-            raise UsageError(f"--data {source} is not a file; give plain text or JSON lines")
-        origin += [source.stat().st_size, source.stat().st_mtime_ns]
-    digest = hashlib.sha256(repr(origin).encode()).hexdigest()[:16]
-    path = Path(settings.checkpoint_dir) / f"tokens-{digest}.int32"
-    if path.is_file():
-        return str(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        for texts, ended in read_texts(source if settings.data else None):
-            for ids in encode(texts):
-                if max(ids, default=0) >= config.vocab_size:
-                    raise UsageError(f"id {max(ids)} is beyond the model's vocabulary of {config.vocab_size}")
-                array("i", [*ids, end] if ended and end is not None else ids).tofile(file)
-    if partial.stat().st_size < 2 * 4:
-        raise UsageError(f"--data {source} has no text")
-    return str(partial.replace(path))
-
-
-def load_tokenizer(folder: Path) -> tuple[Callable[[list[str]], list[list[int]]], int | None]:
-    """How to encode texts and what ends one: the model's tokenizer, or bytes where it has none."""
-    if not list(folder.glob("tokenizer*")):
-        return lambda texts: [list(text.encode()) for text in texts], BYTE_END
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id
-
-
-def read_texts(path: Path | None) -> Iterator[tuple[list[str], bool]]:
-    """About a mebibyte at a time, and whether each text ends a document; a plain file is one."""
-    if path is None:  # the sample
-        yield ["".join(f"{a} times {b} is {a * b}.\n" for a in range(2, 25) for b in range(2, 25))], True
-        return
-    json_lines, number = path.suffix in (".jsonl", ".json", ".ndjson"), 0
-    with path.open(encoding="utf-8") as file:
-        while lines := file.readlines(1 << 20):
-            numbered = enumerate(lines, number + 1)
-            texts = [parse_line(path, n, line) for n, line in numbered] if json_lines else ["".join(lines)]
-            yield texts, json_lines
-            number += len(lines)
-    if not json_lines:
-        yield [""], True
-
-
-def parse_line(path: Path, number: int, line: str) -> str:
-    """The text of a JSON line."""
-    try:
-        return str(json.loads(line)["text"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f'{path}:{number} is not a line such as {{"text": "..."}}') from error
-
-
-class PackedText:
-    """The text in sequences of T tokens without gaps; the last is filled up with labels that do not count.
-
-    Each epoch has its own order, from the seed. `position` counts the sequences since the first step, over
-    all ranks: it means the same on any number of them, and says which data have been seen.
+    Learning rate, dropout and order of the data follow from seed, step and position: no other state is theirs.
     """
 
-    def __init__(self, tokens: Tensor, settings: Settings) -> None:
-        self.tokens, self.settings = tokens, settings
-        self.num_sequences = -(-(len(tokens) - 1) // settings.seq_len)
-        ends = int(tokens[:100_000].sum()), int(tokens[-100_000:].sum())
-        self.about = f"{len(tokens)} tokens {ends} by {settings.seq_len}, seed {settings.seed}"
-        self.epoch, self.order = -1, torch.empty(0)
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, about: str, args: Namespace) -> None:
+        self.model, self.optimizer, self.about, self.args = model, optimizer, about, args
+        self.folder, self.pending = Path(args.checkpoint_dir), None
 
-    def sequence(self, position: int) -> Tensor:
-        """T + 1 tokens: inputs, and labels one further."""
-        epoch, index = divmod(position, self.num_sequences)
-        if epoch != self.epoch:
-            generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + epoch)
-            self.epoch, self.order = epoch, torch.randperm(self.num_sequences, generator=generator)
-        length = self.settings.seq_len
-        start = int(self.order[index]) * length
-        tokens = self.tokens[start : start + length + 1].long()
-        return pad(tokens, (0, length + 1 - len(tokens)), value=IGNORE)
+    def whole(self) -> list[Path]:
+        """Whole checkpoints, the oldest first."""
+        return sorted(path.parent for path in self.folder.glob("step-*/.metadata"))
 
-    def micro_batch(self, position: int, turn: int, device: torch.device) -> Batch:
-        """This rank's part of one turn of the step that begins at `position`."""
-        size = self.settings.micro_batch
-        first = position + (turn * dist.get_world_size() + dist.get_rank()) * size
-        tokens = torch.stack([self.sequence(first + i) for i in range(size)])
-        if device.type == "cuda":
-            tokens = tokens.pin_memory().to(device, non_blocking=True)
-        return tokens[:, :-1].clamp(min=0), tokens[:, 1:]
+    def save(self, run: dict[str, Any]) -> None:
+        """Copy the state to the host, which takes a moment; a thread writes the copy while training goes on."""
+        self.wait()
+        weights, moments = dcp_state.get_state_dict(self.model, self.optimizer)
+        run = {**run, "about": self.about, "args": str(vars(self.args))}
+        state = {"model": weights, "optimizer": moments, "run": run}
+        path = self.folder / f"step-{run['step']:08d}"
+        self.pending = dcp.async_save(state, checkpoint_id=path, process_group=file_group())
+        if not hasattr(dcp.staging, "DefaultStager") and next(self.model.parameters()).device.type == "cpu":
+            self.wait()  # torch 2.6 makes no copy of what is on the host already
+
+    def wait(self) -> str:
+        """Until the last one is whole, then drop the oldest; says which is the newest."""
+        error, whole = self.pending and self.pending.exception(), self.whole()
+        newest = f"last checkpoint: {whole[-1] if whole else 'none'}"
+        if error:
+            reason = str(error).strip().rpartition("\n")[2]
+            free = f"{shutil.disk_usage(self.folder).free >> 20} MiB free; make room, then start again"
+            raise TrainingError(f"{self.folder}: no checkpoint written: {reason}; {newest}; {free}")
+        for old in whole[: -self.args.keep] if RANK == 0 else ():
+            (old / ".metadata").unlink()
+            shutil.rmtree(old)
+        return newest
+
+    def choose(self) -> str:
+        """The checkpoint to take up, on rank 0; empty for none. Half-written ones are removed."""
+        wanted, whole = self.args.resume, self.whole()
+        for half in set(self.folder.glob("step-*")) - set(whole):
+            shutil.rmtree(half)
+        if whole and wanted != "auto" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+            raise ValueError(f"{whole[-1]} is there; give another --checkpoint-dir")
+        if whole or wanted in ("auto", "none"):
+            return str(whole[-1]) if whole else ""
+        if not (Path(wanted) / ".metadata").is_file():
+            raise ValueError("no whole checkpoint")
+        return wanted
+
+    def resume(self, run: dict[str, Any]) -> dict[str, Any]:
+        """Load what --resume says, on any number of ranks; gives `run` as it was saved."""
+        if path := on_rank0(f"--resume {self.args.resume}", self.choose):
+            run = {**run, "about": ""}
+            dcp.load({"run": run}, checkpoint_id=path, process_group=file_group())
+            if (about := run.pop("about")) != self.about:
+                raise UsageError(f"{path} is of {about}, not of {self.about}; give another --checkpoint-dir")
+            weights, moments = dcp_state.get_state_dict(self.model, self.optimizer)
+            dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=path, process_group=file_group())
+            dcp_state.set_state_dict(self.model, self.optimizer, model_state_dict=weights, optim_state_dict=moments)
+            say(f"resuming from {path}: {run}")
+        return run
+
+
+def describe(model: nn.Module, tokens: Tensor, args: Namespace) -> str:
+    """What must be equal for a checkpoint to be taken up."""
+    sizes = f"{model.num_parameters():,} parameters ({model.num_parameters(only_trainable=True):,} trained)"
+    return f"a {model.config.model_type} of {sizes}, {len(tokens):,} tokens by {args.seq_len}, seed {args.seed}"
 
 
 # -- one step --
 
 
-class StopSignals:
-    """SIGTERM and SIGUSR1 announce a preemption; gather_step() tells all ranks, which then stop together."""
-
-    def __init__(self) -> None:
-        self.received, self.agreed = "", False
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self.note)
-
-    def note(self, number: int, _frame: object) -> None:
-        """Only a note: a collective may be under way."""
-        self.received = signal.Signals(number).name
+def note_signals() -> list[int]:
+    """The signals of a preemption, as they come: only noted, since a collective may be under way."""
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, _frame: signals.append(number))
+    return signals
 
 
-def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of logits [B, T, V], in fp32, summed over the labels that count."""
-    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="sum")
-
-
-def count_tokens(batches: list[Batch], device: torch.device) -> Tensor:
+def count_tokens(batches: list[Tensor]) -> Tensor:
     """The labels that count in this step, over all turns and ranks; stays on the device."""
-    num_tokens = torch.zeros((), dtype=torch.int64, device=device)
-    for _, labels in batches:
-        num_tokens += (labels != IGNORE).sum()
+    num_tokens = sum((batch[:, 1:] != IGNORE).sum() for batch in batches)
     dist.all_reduce(num_tokens)
     return num_tokens
 
 
 def forward_backward(
-    model: nn.Module,
-    batches: list[Batch],
-    num_tokens: Tensor,
-    scaler: torch.amp.GradScaler,
-    settings: Settings,
+    model: nn.Module, batches: list[Tensor], num_tokens: Tensor, scaler: torch.amp.GradScaler, args: Namespace
 ) -> Tensor:
     """Gradients of the mean loss over the step's tokens; this rank's sum of losses.
 
@@ -680,16 +554,19 @@ def forward_backward(
     So the loss is a sum, times the ranks (the average undone), over the tokens of all ranks and turns.
     """
     total = torch.zeros((), device=num_tokens.device)
-    for turn, (inputs, labels) in enumerate(batches):
-        last = turn == len(batches) - 1
-        model.set_is_last_backward(last)
-        model.set_requires_gradient_sync(last)  # reduced once, by the last turn
-        with torch.autocast(inputs.device.type, DTYPES[settings.dtype], enabled=settings.autocast):
-            logits = model(input_ids=inputs, use_cache=False).logits
-        loss = next_token_loss(logits, labels)
-        scaler.scale(loss * (dist.get_world_size() / num_tokens)).backward()
+    for turn, batch in enumerate(batches, 1):
+        model.set_requires_gradient_sync(turn == len(batches))  # reduced once, by the last turn
+        with torch.autocast(batch.device.type, DTYPES[args.dtype], enabled=args.autocast):
+            logits = model(input_ids=batch[:, :-1].clamp(min=0), use_cache=False).logits
+        loss = token_loss(logits, batch[:, 1:])
+        scaler.scale(loss * (WORLD_SIZE / num_tokens)).backward()
         total += loss.detach()
     return total
+
+
+def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy of logits [B, T, V], in fp32, summed over the labels that count."""
+    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
@@ -698,214 +575,57 @@ def clip_gradients(model: nn.Module, limit: float) -> Tensor:
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
-def gather_step(loss: Tensor, grad_norm: Tensor, stop: StopSignals) -> tuple[list[float], float]:
-    """Each rank's loss and the gradient norm as numbers: the step's only wait for the device."""
-    mine = torch.stack([loss, torch.full_like(loss, bool(stop.received))])
-    ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(ranks, mine)
-    *values, norm = torch.cat([*ranks, grad_norm.to(loss.device).reshape(1)]).tolist()
-    stop.agreed = any(values[1::2])
-    return values[0::2], norm
+def agree(loss: Tensor, norm: Tensor, num_tokens: Tensor, stop: bool) -> tuple[list[float], float, int, bool]:
+    """Each rank's loss, the norm, the tokens, whether any rank must stop: the step's only wait for the device."""
+    report = torch.zeros(WORLD_SIZE + 3, dtype=torch.float64, device=loss.device)
+    report[RANK], report[-3] = loss, stop
+    dist.all_reduce(report)
+    report[-2], report[-1] = norm, num_tokens
+    *losses, stops, grad_norm, num = report.tolist()
+    return losses, grad_norm, int(num), stops > 0
 
 
-def nonfinite_error(step: int, losses: list[float], grad_norm: float, latest: str) -> TrainingError:
-    """Where a loss or gradient stopped being finite."""
-    ranks = [str(rank) for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-    what = f"the loss of rank {', '.join(ranks)}" if ranks else f"the gradient norm ({grad_norm}), no rank's loss,"
-    remedy = "look at this step's data, lower --lr or pass --on-nonfinite skip"
-    return TrainingError(f"step {step}: {what} is not finite; {latest}; {remedy}")
-
-
-# -- checkpoints --
-
-
-class Checkpoints:
-    """Folders `step-00000100`: whole, or still called `.partial`.
-
-    All ranks write in the background; when the last is done, rank 0 renames. `about` is what must be equal
-    for a checkpoint to be taken up.
-    """
-
-    def __init__(self, settings: Settings, about: dict[str, str], more: Callable[[], dict[str, str]]) -> None:
-        self.folder, self.settings, self.about, self.more = (
-            Path(settings.checkpoint_dir),
-            settings,
-            about,
-            more,
-        )
-        self.group = dist.new_group(backend="gloo", timeout=RANK0_WORK)  # its thread runs beside the training's
-        self.thread = ThreadPoolExecutor(max_workers=1)
-        self.pending: Future[None] | None = None
-        self.latest = "no checkpoint yet"
-
-    def due(self, step: int, stop: StopSignals) -> bool:
-        """Every so many steps, and before leaving."""
-        every, last = self.settings.save_every, step == self.settings.steps
-        return every > 0 and (step % every == 0 or last or stop.agreed)
-
-    def whole(self) -> list[Path]:
-        """Whole checkpoints, the oldest first."""
-        return sorted(path for path in self.folder.glob("step-*") if path.suffix != ".partial")
-
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, position: int) -> None:
-        """Copy the state to the host, which takes a moment, and have the copy written."""
-        self.wait()
-        weights, moments = dcp_state.get_state_dict(model, optimizer)
-        state = {"model": weights, "optimizer": moments, "run": self.run_state(step, position)}
-        state["random"] = {str(dist.get_rank()): random_states()}
-        # The copy is our own, since torch's async_save has copied nothing that is on the host already.
-        state = tree_map(lambda x: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, state)
-        self.pending = self.thread.submit(self.write, state, step)
-
-    def run_state(self, step: int, position: int) -> dict[str, Any]:
-        """Where the run stands and what its schedule is."""
-        schedule = {name: getattr(self.settings, name) for name in ("steps", "lr", "warmup", "batch_size")}
-        return {"step": step, "position": position, "schedule": str(schedule), **self.about, **self.more()}
-
-    def write(self, state: dict[str, Any], step: int) -> None:
-        """In the thread: write, rename, drop the oldest."""
-        whole = self.folder / f"step-{step:08d}"
-        partial = whole.with_suffix(".partial")
-        if dist.get_rank() == 0:
-            shutil.rmtree(partial, ignore_errors=True)  # from a run that died while writing it
-        dist.barrier(group=self.group)
-        dcp.save(state, checkpoint_id=partial, process_group=self.group)
-        if dist.get_rank() == 0:
-            shutil.rmtree(whole, ignore_errors=True)
-            partial.rename(whole)
-            for old in self.whole()[: -self.settings.keep]:
-                shutil.rmtree(old)
-        self.latest = f"last checkpoint {whole}"
-
-    def wait(self) -> None:
-        """Until what is being written is whole; raises its failure."""
-        pending, self.pending = self.pending, None
-        try:
-            if pending:
-                pending.result()
-        except (OSError, RuntimeError, dcp.CheckpointException) as error:
-            first, *_ = [cause for cause, _ in getattr(error, "failures", {}).values()] or [error]
-            reason = f"{str(first).splitlines()[0]}, {shutil.disk_usage(self.folder).free >> 20} MiB free"
-            remedy = "make room, then start the same command again"
-            raise TrainingError(f"{self.folder}: no checkpoint written ({reason}); {self.latest}; {remedy}") from error
-
-    def raise_failure(self) -> None:
-        """Learn of a failure soon, not when the next checkpoint is due."""
-        if self.pending and self.pending.done():
-            self.wait()
-
-    def choose(self) -> str:
-        """The checkpoint to take up, on rank 0; empty for none."""
-        wanted, whole = self.settings.resume, self.whole()
-        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        if wanted == "auto" or (restarted and whole):
-            return str(whole[-1]) if whole else ""
-        if wanted == "none" and whole:
-            raise UsageError(f"--resume none, but {whole[-1]} is there; give another --checkpoint-dir")
-        if wanted != "none" and not (Path(wanted) / ".metadata").is_file():
-            raise UsageError(f"--resume {wanted} is no whole checkpoint; there are {[str(p) for p in whole]}")
-        return wanted.removeprefix("none")
-
-    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer, control: dist.ProcessGroup) -> dict[str, Any]:
-        """Load what --resume says, on any number of ranks; where the run stands."""
-        path, run, rank = on_rank0(self.choose, control), self.run_state(0, 0), str(dist.get_rank())
-        if not path:
-            return run
-        dcp.load({"run": run}, checkpoint_id=path, process_group=self.group)
-        for name, mine in self.about.items():
-            if run[name] != mine:
-                raise UsageError(f"{path} is of another {name}: {run[name]}, not {mine}; see --checkpoint-dir")
-        say(f"resuming from {path}: step {run['step']}, {run['position']} sequences seen, {run['schedule']}")
-        weights, moments = dcp_state.get_state_dict(model, optimizer)
-        state: dict[str, Any] = {"model": weights, "optimizer": moments}
-        saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-        if any(name.startswith(f"random.{rank}.") for name in saved):  # not on more ranks than before
-            state["random"] = {rank: random_states()}
-        dcp.load(state, checkpoint_id=path, process_group=self.group)
-        dcp_state.set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
-        for group in optimizer.param_groups:  # as the command line says now
-            group["weight_decay"] = self.settings.weight_decay if group["weight_decay"] else 0.0
-        for device, generator in state.get("random", {}).get(rank, {}).items():
-            torch.set_rng_state(generator) if device == "cpu" else torch.cuda.set_rng_state(generator)
-        self.latest = f"last checkpoint {path}"
-        return run
-
-
-def random_states() -> dict[str, Tensor]:
-    """The states of this rank's generators."""
-    cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
-    return {"cpu": torch.get_rng_state(), **cuda}
+def nonfinite(step: int, losses: list[float], grad_norm: float, newest: str) -> TrainingError:
+    """Where a loss or gradient stopped being finite, and what is left."""
+    ranks = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
+    what = f"step {step} is not finite: loss of ranks {ranks}, gradient norm {grad_norm}"
+    return TrainingError(f"{what}; {newest}; look at its data, lower --lr or give --on-nonfinite skip")
 
 
 # -- metrics, export --
 
 
-class Metrics:
-    """A line a step from rank 0, for people and as JSON."""
-
-    def __init__(self, settings: Settings, flops: float, device: torch.device, step: int) -> None:
-        self.settings, self.device, self.time = settings, device, time.perf_counter()
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-        peak = next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
-        self.mfu_per_token = flops / peak if peak else None
-        self.path = Path(settings.metrics) if settings.metrics and dist.get_rank() == 0 else None
-        if self.path:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lines = self.path.read_text().splitlines(True) if step and self.path.is_file() else []
-            self.path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
-
-    def log(self, num_tokens: int, **line: float) -> None:
-        """What a step was like; its time is counted from the one before."""
-        before, self.time = self.time, time.perf_counter()
-        line["tokens_per_second"] = num_tokens / dist.get_world_size() / (self.time - before)
-        line["memory"] = peak_memory(self.device)
-        if self.mfu_per_token:
-            line["mfu"] = self.mfu_per_token * line["tokens_per_second"]
-        if self.path:
-            with self.path.open("a") as file:  # JSON knows no NaN
-                file.write(json.dumps({k: v if math.isfinite(v) else None for k, v in line.items()}) + "\n")
-        shown = line | {"memory": line["memory"] / 2**30}
-        say("  ".join(f"{name} {value:.5g}" for name, value in shown.items()) + f" (of {self.settings.steps}; GiB)")
-
-
 def flops_per_token(model: nn.Module, seq_len: int) -> float:
     """6 N + 12 L H T (PaLM, arXiv 2204.02311, appendix B); N without an untied embedding's look-up."""
     config = model.config.get_text_config()
-    size = sum(parameter.numel() for parameter in model.parameters())
-    if not config.tie_word_embeddings:
-        size -= config.vocab_size * config.hidden_size
-    return 6 * size + 12 * config.num_hidden_layers * config.hidden_size * seq_len
+    look_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
+    return 6 * (model.num_parameters() - look_up) + 12 * config.num_hidden_layers * config.hidden_size * seq_len
 
 
-def peak_memory(device: torch.device) -> int:
-    """Bytes at most so far: tensors on the GPU, or the process on the host."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def log(line: dict[str, float], flops: float, args: Namespace) -> None:
+    """A step's line on rank 0, to read and as JSON; of a step that was repeated the last line counts."""
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    line["memory"] = torch.cuda.max_memory_allocated() or host  # bytes at most: tensors on the GPU, or the process
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    if peak := next((peak for part, peak in PEAK_FLOPS.items() if part in name), 0):
+        line["mfu"] = line["tokens_per_second"] * flops / peak
+    say("  ".join(f"{name} {value:.5g}" for name, value in line.items()))
+    if args.metrics and RANK == 0:
+        with Path(args.metrics).open("a") as file:  # JSON knows no NaN
+            file.write(json.dumps({k: v if math.isfinite(v) else None for k, v in line.items()}) + "\n")
 
 
-def export(model: nn.Module, config: Any, settings: Settings, control: dist.ProcessGroup) -> None:
-    """A folder for `AutoModelForCausalLM.from_pretrained`; rank 0 gathers the weights on its host."""
+def export(model: nn.Module, config: Any, args: Namespace) -> None:
+    """A folder for `AutoModelForCausalLM.from_pretrained`; rank 0 collects the weights on its host."""
+    folder, dtype = Path(args.checkpoint_dir) / "export", DTYPES[args.export]
+    with torch.device("meta"):  # a plain model, for its class, names and ties
+        plain = new_model(config).to(dtype)
     weights = {}
     for name, tensor in dcp_state.get_model_state_dict(model).items():
-        gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        weights |= {name: gathered.cpu()} if dist.get_rank() == 0 else {}
-    whole = Path(settings.checkpoint_dir) / "export"
-
-    def write() -> None:
-        partial, dtype = whole.with_suffix(".partial"), DTYPES[settings.export]
-        shutil.rmtree(partial, ignore_errors=True)
-        with torch.device("meta"):  # a plain model, for its class, names and ties
-            plain = AutoModelForCausalLM.from_config(config, dtype=dtype)
-        plain.save_pretrained(partial, state_dict={name: w.to(dtype) for name, w in weights.items()})
-        for pattern in ("*token*", "chat_template*", "generation_config.json") if settings.model else ():
-            for path in Path(settings.model).glob(pattern):
-                shutil.copy(path, partial)
-        shutil.rmtree(whole, ignore_errors=True)
-        partial.rename(whole)
-
-    on_rank0(write, control)
-    say(f"exported to {whole}")
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # by all ranks, one after the other
+        weights |= {name: whole.to("cpu", dtype)} if RANK == 0 else {}
+    on_rank0(str(folder), lambda: plain.save_pretrained(folder, state_dict=weights))
+    say(f"exported to {folder}")
 
 
 if __name__ == "__main__":

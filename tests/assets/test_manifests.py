@@ -10,6 +10,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "assets"
+TORCHRUN = {"standalone", "nnodes", "nproc-per-node", "max-restarts", "rdzv-backend", "rdzv-endpoint", "rdzv-id"}
 
 
 def test_accelerate_reads_the_configuration(monkeypatch):
@@ -77,18 +78,9 @@ def test_the_manifest_hangs_together():
 @pytest.mark.parametrize("asset", sorted(path.name for path in ASSETS.glob("*.*")))
 def test_options_of_the_templates_that_are_named_exist(asset):
     text = (ASSETS / asset).read_text()
-    known = "".join(path.read_text() for path in (ROOT / "scripts").glob("train_*.py"))
-    for option in (
-        "reshard",
-        "replicas",
-        "accumulate",
-        "prefetch",
-        "recompute",
-        "save-every",
-        "export",
-        "checkpoint-dir",
-    ):
-        if f"--{option}" in text:
-            assert f"    {option.replace('-', '_')}: " in known
+    templates = "".join(path.read_text() for path in (ROOT / "scripts").glob("train_*.py"))
+    known = set(re.findall(r'^    "([a-z-]+)": \(', templates, re.MULTILINE))
+    shell = re.sub(r"^#SBATCH.*|srun .*?(?=torchrun|pkill)|--config_file", "", text, flags=re.MULTILINE)
+    assert set(re.findall(r"--([a-z][a-z-]+)", shell)) <= known | TORCHRUN
     for script in re.findall(r"train_\w+\.py", text):
         assert (ROOT / "scripts" / script).is_file()

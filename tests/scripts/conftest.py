@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONWARNINGS": "ignore",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of compiling processes for a small model
 }
 
 
@@ -51,7 +52,9 @@ class Run:
 
     @property
     def trajectory(self) -> list[tuple[float, float, float]]:
-        return [(line["step"], line["loss"], line["grad_norm"]) for line in self.metrics]
+        """Step, loss and gradient norm; of a step that was repeated, the last."""
+        last = {line["step"]: line for line in self.metrics}
+        return [(step, line["loss"], line["grad_norm"]) for step, line in last.items()]
 
     @property
     def checkpoints(self) -> list[str]:
@@ -168,7 +171,7 @@ def torchrun(folder: Path, script: str, *arguments, ranks=2, restarts=0, faults=
 def finish(process: subprocess.Popen, folder: Path, number: int = 0) -> Run:
     """Wait for torchrun to end."""
     try:
-        code = process.wait(timeout=200)
+        code = process.wait(timeout=550)
     finally:
         process.kill()
     return Run(folder, [code], [(folder / f"torchrun{number}.log").read_text()])

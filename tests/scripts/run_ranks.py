@@ -15,6 +15,8 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
+import threading
 import traceback
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-assert transformers.__version__  # imported here so that the forks need not
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def load_script(path):
@@ -90,6 +92,23 @@ def kill_in_save(module, rank, *, save, on_rank):
     FileSystemWriter.write_data = write_data
 
 
+def write_late(module, rank, *, until_step):
+    """The first checkpoint is not written before training has come to a later step; fails if it never does."""
+    inner, late = FileSystemWriter.write_data, threading.Event()
+    learning_rate = module.learning_rate
+
+    def write_data(self, plan, planner):
+        assert late.wait(timeout=250), "training waited for the checkpoint"
+        return inner(self, plan, planner)
+
+    def noted(now, settings):
+        if now == until_step:
+            late.set()
+        return learning_rate(now, settings)
+
+    FileSystemWriter.write_data, module.learning_rate = write_data, noted
+
+
 def nan_loss(module, rank, *, step, on_rank):
     """One rank's loss is not a number in one step."""
     inner, calls = module.forward_backward, []
@@ -110,18 +129,22 @@ def small_files(module, rank, *, limit):
 
 def pretend_gpus(module, rank, *, count):
     """torch sees GPUs; none is used, because the check comes first."""
-    torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: count
+    torch.cuda.device_count = lambda: count
 
 
-def uninitialised_norm(module, rank):
-    """The model's initialiser forgets one kind of module."""
-    inner = transformers.PreTrainedModel._init_weights
+def forgotten_weights(module, rank):
+    """The norms keep what was in memory before."""
+    inner = module.dcp_state.set_model_state_dict
 
-    def forgetful(self, part):
-        if "RMSNorm" not in type(part).__name__:
-            inner(self, part)
+    def forgetful(model, weights, **settings):
+        before = {name: local(p).detach().clone() for name, p in model.named_parameters()}
+        inner(model, weights, **settings)
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                if "norm" in name:
+                    local(p).copy_(before[name])
 
-    transformers.PreTrainedModel._init_weights = forgetful
+    module.dcp_state.set_model_state_dict = forgetful
 
 
 def probe(module, rank, *, path):
@@ -172,7 +195,7 @@ def probe(module, rank, *, path):
 
 FAULTS = {
     f.__name__: f
-    for f in (signal_at_step, kill_in_save, nan_loss, small_files, pretend_gpus, uninitialised_norm, probe)
+    for f in (signal_at_step, kill_in_save, write_late, nan_loss, small_files, pretend_gpus, forgotten_weights, probe)
 }
 
 
@@ -215,7 +238,7 @@ def make_model(folder, *, tied=False, layers=2, vocab=320, seed=1, config_only=F
 def train_plainly(model, data, *, steps, batch_size, seq_len, lr, warmup, weight_decay=0.1, clip=1.0, seed=0):
     """The same training by one process: a plain loop, written without a look at the templates' code."""
     network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).train()
-    text = torch.tensor([*Path(data).read_bytes(), 256])
+    text = torch.tensor(list(Path(data).read_bytes()))
     starts = range(0, len(text) - 1, seq_len)
     decayed = [p for p in network.parameters() if p.ndim >= 2]
     others = [p for p in network.parameters() if p.ndim < 2]
@@ -292,7 +315,7 @@ def compare_states(first, second):
 
 def fsdp1_offload_message():
     """What train_cpu_offload.py says about FSDP1 where there is no accelerator."""
-    module = load_script(Path(__file__).parents[2] / "scripts" / "train_cpu_offload.py")
+    module = load_script(SCRIPTS / "train_cpu_offload.py")
     try:
         module.shard_fsdp1(torch.nn.Linear(2, 2), [], torch.device("cpu"))
     except module.UsageError as error:
@@ -403,7 +426,18 @@ def answer(request):
     return {"codes": codes, "outputs": [path.read_text() for path in outputs]}
 
 
+def warm_up():
+    """Import what every run imports, once for all forks, and let transformers fill its tables; no thread is started."""
+    load_script(SCRIPTS / "train_fsdp2.py")
+    small = {"num_hidden_layers": 1, "num_attention_heads": 1}
+    configs = transformers.LlamaConfig(**small, hidden_size=8, vocab_size=8), transformers.GPT2Config(**small, n_embd=8)
+    with tempfile.TemporaryDirectory() as folder:
+        for config in configs:
+            transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
 def serve():
+    warm_up()
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     for line in sys.stdin:
         replies.write(json.dumps(answer(json.loads(line))) + "\n")

@@ -7,17 +7,17 @@ import sys
 from collections import defaultdict
 
 import pytest
-from conftest import SCRIPTS
+
+from tests.scripts.conftest import SCRIPTS
 
 TEMPLATES = [f"train_{name}.py" for name in ("fsdp2", "fsdp1", "mixed_precision", "cpu_offload")]
 
 OWN = {
     "train_fsdp1.py": {
-        "Settings", "train", "choose_device", "build_mesh", "shard", "check_complete",
-        "forward_backward", "clip_gradients",
+        "train", "build_mesh", "shard", "materialise", "build_optimizer", "forward_backward", "clip_gradients",
     },
-    "train_mixed_precision.py": {"Settings", "train", "shard", "forward_backward", "Checkpoints"},
-    "train_cpu_offload.py": {"Settings", "train", "wrap_forward", "shard", "materialise", "forward_backward"},
+    "train_mixed_precision.py": {"train", "shard", "forward_backward"},
+    "train_cpu_offload.py": {"train", "wrap_forward", "shard"},
 }  # fmt: skip
 """What a template does in its own way although train_fsdp2.py has a function of that name."""
 
@@ -28,6 +28,13 @@ def pieces(name: str) -> dict[str, str]:
     return {node.name: ast.get_source_segment(source, node) for node in nodes}
 
 
+def options(name: str) -> dict[str, str]:
+    """Each command-line option with its default, help and words, as they are written."""
+    source = (SCRIPTS / name).read_text()
+    (table,) = (n.value for n in ast.parse(source).body if isinstance(n, ast.AnnAssign) and n.target.id == "OPTIONS")
+    return {key.value: ast.unparse(value) for key, value in zip(table.keys, table.values, strict=True)}
+
+
 @pytest.mark.parametrize("name", sorted(OWN))
 def test_shared_functions_are_the_same_text(name):
     flagship, mine = pieces("train_fsdp2.py"), pieces(name)
@@ -35,12 +42,22 @@ def test_shared_functions_are_the_same_text(name):
     assert differing == OWN[name]
 
 
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_shared_options_mean_the_same(name):
+    flagship, mine = options("train_fsdp2.py"), options(name)
+    differing = {option for option in set(flagship) & set(mine) if flagship[option] != mine[option]}
+    own = {
+        "train_fsdp1.py": {"replicas", "recompute"},
+        "train_mixed_precision.py": {"dtype"},
+        "train_cpu_offload.py": {"recompute"},
+    }
+    assert differing == own[name]
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_every_function_is_used_and_every_setting_is_read(name):
+def test_every_function_is_used_and_every_option_is_read(name):
     source = (SCRIPTS / name).read_text()
-    settings = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == "Settings")
-    for field in (n.target.id for n in settings.body if isinstance(n, ast.AnnAssign)):
-        assert f".{field}" in source or f'"{field}"' in source, field
+    assert [option for option in options(name) if f"args.{option.replace('-', '_')}" not in source] == []
     uses = defaultdict(int)
     for node in ast.walk(ast.parse(source)):
         uses[getattr(node, "id", getattr(node, "attr", ""))] += 1
