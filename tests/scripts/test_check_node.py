@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
 from tests.scripts.conftest import ENVIRONMENT, SCRIPTS, free_port
 
 SCRIPT = SCRIPTS / "check_node.py"
@@ -48,7 +49,7 @@ def check(*arguments, ranks=1, fault="pass", environment=None, start=(sys.execut
     children = []
     for rank in range(ranks):
         place = {"RANK": rank, "LOCAL_RANK": rank} | shared if ranks > 1 else {**CLEAN, **(environment or {})}
-        command = [*start, "-c", WRAPPER, fault, *map(str, arguments)]
+        command = [*start, "-c", WRAPPER, fault, "--timeout", "60", *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         children.append(subprocess.Popen(command, env={k: str(v) for k, v in place.items()}, **pipes))
     outputs = [child.communicate(timeout=200) for child in children]
@@ -62,33 +63,27 @@ def report_of(*arguments, **settings):
 
 
 def lines(report, level="problem"):
-    return [(row["check"], row["what"]) for row in report["findings"] if row["level"] == level]
+    return [(row["check"], row["what"]) for row in report if row["level"] == level]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_healthy_ranks_are_called_healthy(ranks, tmp_path):
     codes, report = report_of("--checkpoint-dir", tmp_path, "--need", "0", ranks=ranks)
     assert (codes, lines(report), lines(report, "unknown")) == ([0] * ranks, [], [])
     assert ("disk", "rename is atomic") in lines(report, "ok")
     assert list(tmp_path.iterdir()) == []
-    versions = next(row for row in report["findings"] if row["check"] == "versions")
-    assert torch.__version__ in versions["what"]
-    assert versions["ranks"] == [*range(ranks)]
+    (note,) = [row for row in report if row["check"] == "gpus"]
+    assert f"'torch': '{torch.__version__}'" in note["what"]
+    assert note["ranks"] == [*range(ranks)]
+    measured = [what.split(" bytes: ")[0] for check, what in lines(report, "ok") if check == "collectives"]
+    names = ("all_gather", "reduce_scatter", "all_reduce")
+    assert measured == [f"{name} {size}" for size in check_node.SIZES[0] for name in names]
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests():
     # doc/PERFORMANCE.md: S/t * 2(n-1)/n for all-reduce, S/t * (n-1)/n for the others
     speeds = [check_node.bus_bandwidth(name, 8e9, 2.0, 4) for name in ("all_reduce", "all_gather", "reduce_scatter")]
     assert speeds == [6.0, 3.0, 3.0]
-
-
-def test_every_collective_is_measured_at_every_size():
-    _, report = report_of(ranks=2)
-    measured = {(line["collective"], line["bytes"]) for line in report["bandwidth"]}
-    assert measured == {(n, s) for n in ("all_gather", "reduce_scatter", "all_reduce") for s in check_node.SIZES[0]}
-    for line in report["bandwidth"]:
-        bus = check_node.bus_bandwidth(line["collective"], line["bytes"], line["seconds"], 2)
-        assert line["bus_GB_s"] == pytest.approx(bus)
 
 
 def test_slow_rank_is_named():
@@ -99,7 +94,7 @@ if rank == 2:
 """
     codes, report = report_of(ranks=4, fault=fault)
     assert codes == [1] * 4
-    assert [what.split(" is ")[0] for _, what in lines(report) if "work" in what] == ["work of rank 2"]
+    assert [what.split(": ")[0] for _, what in lines(report) if "work" in what] == ["work of rank 2"]
 
 
 def test_slow_link_is_named():
@@ -107,13 +102,13 @@ def test_slow_link_is_named():
 if rank == 3:
     exchange = torch.distributed.batch_isend_irecv
     def delayed(ops):
-        time.sleep(2 * (ops[0].peer == 1))
+        time.sleep(0.5 * (ops[0].peer == 1))
         return exchange(ops)
     torch.distributed.batch_isend_irecv = delayed
 """
     codes, report = report_of(ranks=4, fault=fault)
     assert codes == [1] * 4
-    assert [what.split(" is ")[0] for _, what in lines(report)] == ["link of ranks 1 - 3"]
+    assert [what.split(": ")[0] for _, what in lines(report)] == ["link of rank 1 - 3"]
 
 
 def test_wrong_result_is_named():
@@ -127,9 +122,8 @@ if rank == 1:
 """
     codes, report = report_of(ranks=2, fault=fault)
     assert codes == [1, 1]
-    wrong = [row for row in report["findings"] if row["level"] == "problem"]
-    assert {(row["what"].split()[0], *row["ranks"]) for row in wrong} == {("all_reduce", 1)}
-    assert all("WRONG" in row["what"] for row in wrong)
+    wrong = [(row["what"], row["ranks"]) for row in report if row["level"] == "problem"]
+    assert wrong == [("all_reduce gives wrong values", [1, 1, 1])]
 
 
 @pytest.mark.parametrize(("step", "stage"), [("look", "start"), ("sweep", "collectives")])
@@ -137,7 +131,7 @@ def test_rank_that_dies_is_named_by_the_others(step, stage):
     fault = f"if rank == 1: check.{step} = lambda *_: os._exit(9)"
     codes, report = report_of("--timeout", 8, ranks=4, fault=fault)
     assert codes == [1, 9, 1, 1]
-    dead = [row["ranks"] for row in report["findings"] if row["what"] == "died, hung or never came"]
+    dead = [row["ranks"] for row in report if row["what"] == "died, hung or never came"]
     assert dead == [[1]]
     assert (stage, "died, hung or never came") in lines(report)
 
@@ -151,7 +145,7 @@ def test_collectives_that_hang_end_in_a_message():
 def test_rank_zero_that_dies_ends_in_a_message():
     codes, outputs = check("--timeout", 4, ranks=2, fault="if rank == 0: check.sweep = lambda *_: os._exit(9)")
     assert codes == [9, 1]
-    assert "rendezvous" in outputs[1][0]
+    assert "problem rendezvous" in outputs[1][0]
 
 
 def test_torchrun_lets_the_others_report_a_dead_rank():
@@ -164,11 +158,12 @@ def test_torchrun_lets_the_others_report_a_dead_rank():
 
 
 def test_unreachable_rendezvous_ends_in_a_message():
-    fault = "os.environ.update(RANK='1', WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT='1'); rank = 1"
-    (code,), ((out, _),) = check("--timeout", 2, fault=fault)
+    place = {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    (code,), report = report_of("--timeout", 2, environment=place)
     assert code == 1
-    assert "problem rendezvous" in out
-    assert "127.0.0.1 port 1: " in out
+    ((check, what),) = lines(report)
+    assert check == "rendezvous"
+    assert "127.0.0.1" in what
 
 
 def test_versions_and_settings_that_differ_are_named():
@@ -240,9 +235,9 @@ def test_variables_are_explained_and_judged():
         "TORCH_NCCL_BLOCKNIG_WAIT is old or misspelt",
     ]
     assert sorted(what for check, what in lines(report, "note") if check == "variables") == [
-        "NCCL_DEBUG=INFO: log level",
+        "NCCL_DEBUG=INFO: log",
         "NCCL_IB_HCA=mlx5: adapters",
-        "NCCL_P2P_LEVEL=NVL: how far GPUs copy directly",
+        "NCCL_P2P_LEVEL=NVL: how far GPUs copy",
     ]
 
 
@@ -279,12 +274,13 @@ def test_low_limits_are_problems():
 def test_without_torch_it_cannot_tell():
     command = [sys.executable, "-I", "-S", SCRIPT]
     done = subprocess.run(command, env=CLEAN, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 3
-    assert "torch       [0]                  cannot be imported" in done.stdout
-    assert "open files" in done.stdout
+    assert (done.returncode, done.stdout) == (
+        3,
+        "check_node.py: No module named 'torch'; use the Python that trains\n",
+    )
 
 
-@pytest.mark.parametrize("arguments", [["--no"], ["--timeout", "x"], ["--flight-recorder", "/nowhere"]])
+@pytest.mark.parametrize("arguments", [["--no"], ["--timeout", "x"]])
 def test_wrong_usage_exits_with_two(arguments):
     done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -322,10 +318,7 @@ def test_gpu_that_nvml_complains_of_is_a_problem(monkeypatch):
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: True)
     bad, what, _ = check_node.nvml(0, 2)
     assert bad is True
-    assert what == (
-        "GPU 0: 210 of 1980 MHz, throttle 64, ECC errors 3, PCIe x8 of x16, NVLinks 3 up 1 down, "
-        "(distance, peer) {1: (30, True)}"
-    )
+    assert what == ("GPU 0: 210 of 1980 MHz, throttle=64 ecc=3 PCIe 8 of 16, NVLinks 3 up 1 down, ways={1: (30, True)}")
     answers.clear()
     assert check_node.nvml(0, 1)[0] is False  # a GPU that tells nothing
 
@@ -335,12 +328,8 @@ def test_gpu_that_nvml_complains_of_is_a_problem(monkeypatch):
 
 def call(number, name="nccl:all_reduce", size=4, state="completed", **more):
     sizes = {"input_sizes": [[size]], "output_sizes": [[size]], "input_dtypes": ["Float"]}
-    frames = [
-        {"filename": "/x/site-packages/torch/distributed.py", "line": 1, "name": "all_reduce"},
-        {"filename": "train.py", "line": 10 * number, "name": "step"},
-    ]
     group = {"process_group": ("0", "default_pg"), "collective_seq_id": number, "is_p2p": False}
-    return {"profiling_name": name, "state": state, "retired": True, "frames": frames, **sizes, **group, **more}
+    return {"profiling_name": name, "state": state, "retired": True, **sizes, **group, **more}
 
 
 def dump(folder, calls, *, ranks=None, form=pickle):
@@ -355,43 +344,46 @@ def dump(folder, calls, *, ranks=None, form=pickle):
 
 def recorded(folder):
     """What is said of the dumps, with its remedy."""
-    me = SimpleNamespace(rank=0, flight_recorder=str(folder))
-    return [*check_node.recorder(me)]
+    return [*check_node.recorder(SimpleNamespace(rank=0, flight_recorder=str(folder)))]
+
+
+ALIKE = [(False, "group 0 default_pg: all came alike", "")]
+REDUCE = "nccl:all_reduce [[4]] to [[4]] ['Float']"
 
 
 def test_recordings_that_agree_are_fine(tmp_path):
     dump(tmp_path, {rank: [call(1), call(2)] for rank in range(4)})
-    assert recorded(tmp_path) == [(False, "group 0 default_pg: all came alike", "look first at rank []")]
+    assert recorded(tmp_path) == ALIKE
 
 
 @pytest.mark.parametrize("form", [pickle, json])
 def test_rank_that_never_came_is_named(tmp_path, form):
-    open_ = call(3, state="started")
-    dump(tmp_path, {rank: [call(1), call(2), *([open_] * (rank != 2))] for rank in range(4)}, form=form)
-    assert recorded(tmp_path) == [
-        (
-            True,
-            "group 0 default_pg: collective 3: rank [0, 1, 3]: nccl:all_reduce [[4]] to [[4]] ['Float'] started "
-            " at train.py:30; rank [2]: never came completed",
-            "look first at rank [2]",
-        )
-    ]
+    started = call(3, state="started")
+    dump(tmp_path, {rank: [call(1), call(2), *([started] * (rank != 2))] for rank in range(4)}, form=form)
+    kinds = {f"{REDUCE} started": [0, 1, 3], "nothing": [2]}
+    what = f"group 0 default_pg, collective 3 by ranks: {kinds}"
+    assert recorded(tmp_path) == [(True, what, "look first at rank [2]")]
 
 
 @pytest.mark.parametrize("change", [{"name": "nccl:broadcast"}, {"size": 5}, {"input_dtypes": ["Half"]}])
 def test_rank_that_calls_otherwise_is_named(tmp_path, change):
     dump(tmp_path, {rank: [call(1), call(2, state="started", **(change if rank == 1 else {}))] for rank in range(3)})
     ((bad, what, remedy),) = recorded(tmp_path)
-    assert bad is True
-    assert what.startswith("group 0 default_pg: collective 2: rank [0, 2]: nccl:all_reduce [[4]] to [[4]] ['Float']")
-    assert remedy == "look first at rank [1]"
+    assert (bad, remedy) == (True, "look first at rank [1]")
+    assert f'"{REDUCE} started": [0, 2]' in what
 
 
 def test_rank_whose_gpu_never_began_is_named(tmp_path):
     dump(tmp_path, {rank: [call(1, state="started" if rank else "scheduled")] for rank in range(3)})
     ((bad, what, remedy),) = recorded(tmp_path)
     assert (bad, remedy) == (True, "look first at rank [0]")
-    assert "scheduled" in what
+    assert f'"{REDUCE} scheduled": [0]' in what
+
+
+def test_collective_that_no_rank_ended_is_named(tmp_path):
+    dump(tmp_path, {rank: [call(1), call(2, state="started")] for rank in range(3)})
+    what = f"group 0 default_pg, collective 2 by ranks: { {f'{REDUCE} started': [0, 1, 2]} }"
+    assert [line[:2] for line in recorded(tmp_path)] == [(True, what)]
 
 
 def test_rank_without_a_dump_is_named(tmp_path):
@@ -401,18 +393,18 @@ def test_rank_without_a_dump_is_named(tmp_path):
 
 def test_what_left_the_ring_buffer_of_one_rank_is_no_difference(tmp_path):
     dump(tmp_path, {0: [call(n) for n in range(1, 6)], 1: [call(n) for n in range(3, 6)]})
-    assert [bad for bad, *_ in recorded(tmp_path)] == [False]
+    assert recorded(tmp_path) == ALIKE
 
 
-def test_sizes_of_uneven_collectives_may_differ(tmp_path):
-    for name in ("nccl:all_to_all", "nccl:scatter", "nccl:all_gather_v"):
-        dump(tmp_path, {rank: [call(1, name=name, size=rank)] for rank in range(3)})
-        assert [bad for bad, *_ in recorded(tmp_path)] == [False], name
+@pytest.mark.parametrize("name", ["nccl:all_to_all", "nccl:scatter", "nccl:all_gather_v"])
+def test_sizes_of_uneven_collectives_may_differ(tmp_path, name):
+    dump(tmp_path, {rank: [call(1, name=name, size=rank)] for rank in range(3)})
+    assert recorded(tmp_path) == ALIKE
 
 
 def test_point_to_point_is_left_out(tmp_path):
     dump(tmp_path, {0: [call(1), call(2, name="nccl:send 0->1", is_p2p=True)], 1: [call(1)]})
-    assert [bad for bad, *_ in recorded(tmp_path)] == [False]
+    assert recorded(tmp_path) == ALIKE
 
 
 def test_pickle_that_would_run_code_is_refused(tmp_path):
@@ -441,21 +433,21 @@ def test_damaged_recording_is_named(tmp_path, content):
 @pytest.mark.parametrize("kind", ["_dump_fr_trace", "_dump_fr_trace_json"])
 def test_what_torch_itself_records_is_read(tmp_path, kind):
     program = f"""
-import os, sys, torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 dist.all_reduce(torch.ones(4))
-dist.broadcast(torch.ones(2 + 0 * rank), 0)
+dist.broadcast(torch.ones(2), 0)
 if rank == 0:
     work = dist.all_reduce(torch.ones(3), async_op=True)
-name = {str(tmp_path)!r} + f"/trace_rank_{{rank}}"
-open(name, "wb").write(torch._C._distributed_c10d.{kind}())
+with open({str(tmp_path)!r} + f"/trace_rank_{{rank}}", "wb") as file:
+    file.write(torch._C._distributed_c10d.{kind}())
 os._exit(0)
 """
     shared = {**CLEAN, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
     children = [subprocess.Popen([sys.executable, "-c", program], env={**shared, "RANK": str(r)}) for r in (0, 1)]
     assert [child.wait(timeout=100) for child in children] == [0, 0]
-    ((bad, what, remedy),) = recorded(tmp_path)
+    ((bad, what, _),) = recorded(tmp_path)
     assert bad is True
-    assert "collective 3: rank [0]: gloo:all_reduce [[3]] to [[3]] ['Float']" in what
-    assert "rank [1]: never came" in what
+    assert "collective 3 by ranks: " in what
+    assert "gloo:all_reduce [[3]] to [[3]] ['Float'] completed\": [0], 'nothing': [1]" in what
