@@ -27,7 +27,7 @@ except (ImportError, OSError) as error:
     print(f"check_node.py: {error}; use the Python that trains")
     raise SystemExit(3) from None
 
-SLOW = (3, 1.3)  # times the median, on CPU and GPU
+SLOW = (10, 1.3)  # times the median, on CPU and GPU
 SIZES = ((2**16, 2**20, 2**23), (2**20, 2**25, 2**28))  # bytes, on CPU and GPU
 LEVELS = {True: "problem", False: "ok", None: "note"}
 # NAME[=HARMFUL] effect, or NAME>SUCCESSOR; from NCCL's user guide (env.html) and torch's ProcessGroupNCCL.hpp
@@ -137,11 +137,11 @@ def network(me):
             bad = not taken or (me.multi and taken == ["lo"])
             me.blocked |= bad
             yield bad, f"{variable}={value} means {taken}", "name one that reaches the others"
-    address = "127? unknown"
+    host, address = socket.gethostname(), "127? unknown"
     with suppress(OSError):
-        address = socket.gethostbyname(me.name)
+        address = socket.gethostbyname(host)
     bad = me.multi and address[:3] == "127" and not os.environ.get("GLOO_SOCKET_IFNAME")
-    yield bad, f"{me.name} resolves to {address}", "mend /etc/hosts or set GLOO_SOCKET_IFNAME"
+    yield bad, f"{host} resolves to {address}", "mend /etc/hosts or set GLOO_SOCKET_IFNAME"
     if ports := [*Path("/sys/class/infiniband").glob("*/ports/*")]:
         states = [f"{port} {read(port / 'state')} {read(port / 'rate')}" for port in ports]
         yield "ACTIVE" not in str(states), str(states), "look at cables and subnet manager"
@@ -382,16 +382,19 @@ def judge(me, values):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", metavar="DIR", help="try it")
-    parser.add_argument("--need", type=float, default=10, metavar="GIB", help="its space [10]")
-    parser.add_argument("--flight-recorder", metavar="DIR", help="of torch's dumps")
-    parser.add_argument("--timeout", type=float, default=20, metavar="S", help="a step [20]")
+    for name, default, text in (
+        ("checkpoint-dir", "", "folder to try"),
+        ("need", 10.0, "GiB wanted there [10]"),
+        ("flight-recorder", "", "folder of torch's dumps"),
+        ("timeout", 20.0, "seconds a step may take [20]"),
+    ):
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
     parser.add_argument("--json", action="store_true")
     me = parser.parse_args()
     me.rank, me.world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
     me.local = int(os.environ.get("LOCAL_RANK") or 0)
     me.multi = me.world > int(os.environ.get("LOCAL_WORLD_SIZE") or me.world)
-    me.name, me.cuda, me.work, me.blocked = socket.gethostname(), torch.cuda.is_available(), 0, False
+    me.cuda, me.work, me.blocked = torch.cuda.is_available(), 0, False
     me.device = "cuda" if me.cuda else "cpu"
     me.agree, me.links, me.rows, me.speeds, me.errors = {}, {}, {}, [], []
     warnings.simplefilter("ignore")
