@@ -95,7 +95,7 @@ def write_references(sections: Iterable[Section], scope: Scope, version: str) ->
                 break
         kept, gone = _leave_out(kept, pattern)
         left_out += gone
-        estimate -= _size(section.markdown for section in gone)
+        estimate -= _size(text for section in gone for text in (section.markdown, *_around(section)))
     references = _render(kept, scope, version) if left_out else references
     size = _size(references.files.values())
     if size > scope.budget.docs * KIB:
@@ -112,6 +112,12 @@ def write_references(sections: Iterable[Section], scope: Scope, version: str) ->
                 f"move some of its pages to another category in {scope.path}",
             )
     return replace(references, left_out=tuple(left_out))
+
+
+def _around(section: Section) -> Iterator[str]:
+    """Roughly what a section takes beside its text: heading, entry in the contents, what the history says."""
+    yield from (section.title, section.title.rpartition(".")[2], "#### \n\n\n\n- 1234: \n")
+    yield label(section.availability) if section.availability else ""
 
 
 def _size(texts: Iterable[str]) -> int:

@@ -70,8 +70,20 @@ def _function(name: str, parameters: list[str], returns: str, indent: str, keywo
     line = f"{indent}{keyword}def {name}({', '.join(parameters)}){arrow}: ..."
     if len(line) <= MAX_LINE:
         return line
-    inner = "".join(f"{indent}    {parameter},\n" for parameter in parameters)
+    inner = "".join(f"{indent}    {line}\n" for line in _filled(parameters, MAX_LINE - len(indent) - 4))
     return f"{indent}{keyword}def {name}(\n{inner}{indent}){arrow}: ..."
+
+
+def _filled(parameters: list[str], width: int) -> list[str]:
+    """Parameters in lines, as many in one as fit; a few more in a file leave room for other sections."""
+    lines = [""]
+    for parameter in parameters:
+        longer = f"{lines[-1]} {parameter}," if lines[-1] else f"{parameter},"
+        if len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(f"{parameter},")
+    return lines
 
 
 def _attribute(name: str, details: list[str], kind: str) -> str:
