@@ -132,7 +132,7 @@ if: one_side
 
 FSDP040 epoch-not-set warning
 why: The sampler shuffles every epoch alike.
-fix: Call sampler.set_epoch(epoch) in each epoch.
+fix: Call sampler.set_epoch(epoch).
 find: ^(?!.*(?:val|test)).*\.DistributedSampler\((?!.*(?:shuffle=False|\*\*))
 needs: ^for \w*epoch
 unless: set_epoch
@@ -140,7 +140,7 @@ if: script
 
 FSDP041 no-distributed-sampler
 why: Every rank trains on the same samples.
-fix: Pass sampler=DistributedSampler(dataset).
+fix: Pass a DistributedSampler.
 find: torch\S*\.DataLoader\(
 where: \A(?s:(?!.*(?:sampler|val|test|rank|\*\*)))
 needs: \.backward\(
@@ -207,7 +207,7 @@ if: script training all_ranks
 
 FSDP071 item-every-step warning
 why: item() makes the CPU wait for the GPU in every step.
-fix: Add up tensors; read them rarely.
+fix: Add up tensors; read them later.
 find: ^(?!print).*\.item\(\)
 when: \A(?s:(?!.*(?:%|log|every)))
 if: script training all_ranks
