@@ -67,7 +67,7 @@ where: \A.*\.FullyShardedDataParallel[(.]|\.(?:no_sync|clip_grad_norm_)\((?s:.*)
 
 FSDP011 accumulation-reduces warning
 why: Accumulation reduces gradients at every micro-batch.
-fix: Call no_sync(), or set_requires_gradient_sync(False) (FSDP2), for all but the last.
+fix: Call no_sync() or set_requires_gradient_sync(False) for all but the last.
 find: (?i)(?:opt|scaler)[\w.]*\.step\(
 when: %
 needs: <1>|<2>|\.DistributedDataParallel\(
@@ -103,7 +103,7 @@ needs: param_dtype=torch\.bfloat16
 unless: param_dtype=torch\.float16
 
 FSDP020 device-not-set warning
-why: NCCL starts with GPU 0 current on every rank.
+why: NCCL starts with GPU 0 current everywhere.
 fix: Call torch.cuda.set_device before.
 find: <d>init_process_group\(.*'nccl'
 needs: \.cuda\(\)|\.to\('cuda'\)
@@ -132,7 +132,7 @@ if: one_side
 
 FSDP040 epoch-not-set warning
 why: The sampler shuffles every epoch alike.
-fix: Call sampler.set_epoch(epoch) in each epoch.
+fix: Call sampler.set_epoch(epoch).
 find: ^(?!.*(?:val|test)).*\.DistributedSampler\((?!.*(?:shuffle=False|\*\*))
 needs: ^for \w*epoch
 unless: set_epoch
@@ -140,7 +140,7 @@ if: script
 
 FSDP041 no-distributed-sampler
 why: Every rank trains on the same samples.
-fix: Pass sampler=DistributedSampler(dataset).
+fix: Pass a DistributedSampler.
 find: torch\S*\.DataLoader\(
 where: \A(?s:(?!.*(?:sampler|val|test|rank|\*\*)))
 needs: \.backward\(
@@ -207,7 +207,7 @@ if: script training all_ranks
 
 FSDP071 item-every-step warning
 why: item() makes the CPU wait for the GPU in every step.
-fix: Add up tensors; read them rarely.
+fix: Add up tensors; read them later.
 find: ^(?!print).*\.item\(\)
 when: \A(?s:(?!.*(?:%|log|every)))
 if: script training all_ranks
@@ -435,7 +435,7 @@ for block in re.sub("|".join(MACROS), lambda match: MACROS[match[0]], TABLE).str
     head, *fields = block.split("\n")
     code, name, level = f"{head} error".split()[:3]
     about = dict(field.split(": ", 1) for field in fields)
-    RULES[code] = {"fix": "Use", **about, "code": code, "name": name, "level": level}
+    RULES[code] = {"fix": "Use its successor:", **about, "code": code, "name": name, "level": level}
 
 
 def chosen(codes="", torch=None):
@@ -448,7 +448,7 @@ def chosen(codes="", torch=None):
                 find = re.sub(r"\((\w+)\)", r"\\((?:.*\\W)?\1\\b(?==)", name.replace("@", r"\b"))
                 about = {
                     "find": rf"(?<![*'])({'torch.distributed' * (name[0] == '.')}{find})\b",
-                    "why": f"{rule['why']} ({since})",
+                    "why": f"{rule['why'][:-1]} ({since}).",
                 }
                 rules.append({**rule, **about, "fix": f"Use {new}." if new else rule["fix"]})
     return [rule for rule in rules if "find" in rule]
