@@ -242,7 +242,7 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
     head, logits = low * m.vocab * m.hidden / p.tp, token * m.vocab / p.chunks
     unit, rest = low * (n > 1 or low < p.stored), p.padded / (p.small or math.inf)  # gathered, or cast on one GPU
     whole = unit * (p.root + block + rest * (1 - 1 / layers))
-    yield "loss", grads, whole, grads, kept + 3 * token * m.hidden * low, 12 * logits
+    yield "loss", grads, whole, grads, kept + 4 * token * m.hidden * low, 12 * logits
     for i in range(layers):
         left, ahead = 1 - (i + 1) / layers, block * (i > 0 and p.small != 1 and n > 1)
         whole = unit * (p.root + block + ahead + rest * i / layers)
