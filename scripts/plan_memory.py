@@ -227,7 +227,7 @@ def make_plan(m: Model, settings: Fields) -> Plan:
 def moments(m: Model, p: Plan) -> Iterator[Any]:
     """Bytes at the loss and in backward: gradients, gathered parameters, gradient buffers, activations, logits.
 
-    Source: ``FSDPParamGroup`` in torch: the root stays whole until the end of backward, which gathers one block ahead;
+    Source: ``FSDPParamGroup`` in torch: the root stays whole until the end of backward, which gathers the next or copies;
     the input of a reduce-scatter lives until the next one's; DDP has buckets. Blocks keep the inputs of operators
     (arXiv:2205.05198, 4). ``ForCausalLMLoss``: log-softmax and two gradients in float32. A block's gradients and
     activations are taken to live at once.
@@ -242,9 +242,9 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
     head, logits = low * m.vocab * m.hidden / p.tp, token * m.vocab / p.chunks
     unit, rest = low * (n > 1 or low < p.stored), p.padded / (p.small or math.inf)  # gathered, or cast on one GPU
     whole = unit * (p.root + block + rest * (1 - 1 / layers))
-    yield "loss", grads, whole, grads, kept + 3 * token * m.hidden * low, 12 * logits
+    yield "loss", grads, whole, grads, kept + 4 * token * m.hidden * low, 12 * logits
     for i in range(layers):
-        left, ahead = 1 - (i + 1) / layers, block * (i > 0 and p.small != 1 and n > 1)
+        left, ahead = 1 - (i + 1) / layers, block * (p.small != 1 and n > 1)
         whole = unit * (p.root + block + ahead + rest * i / layers)
         buffers = grads if ddp else low * p.whole / layers + head + reduce * block * (left > 0)
         acts = (kept * (i + (p.recompute != "none")) + live) / layers

@@ -218,7 +218,7 @@ def test_parameters_can_be_given(base):
         (["nowhere"], "No such file or directory: 'nowhere'; give a config.json or llama-3.1-8b"),
         (["llama-3.1-8b", "--batch", "0"], "--batch 0 is too little"),
         (["llama-3.1-8b", "--node", "-8"], "--node -8 is too little"),
-        (["llama-3.1-8b", "--tp", "3"], "--tp 3 --cp 1 do not divide --gpus 8 or a node; change one"),
+        (["llama-3.1-8b", "--tp", "3"], "--tp 3 --cp 1 do not divide --gpus 8 or a node"),
         (["llama-3.1-8b", "--strategy", "zero"], "--strategy zero is unknown; give ddp, grad-op, hsdp, fsdp or a"),
         (["llama-3.1-8b", "--strategy", "3"], "--strategy 3 is unknown"),
         (["llama-3.1-8b", "--strategy", "ddp", "--offload"], "--offload needs FSDP; change --strategy"),
