@@ -280,7 +280,7 @@ def micro_batch(tokens: Tensor, position: int, turn: int, args: Namespace, devic
 def load_config(folder: str) -> Any:
     """The folder's configuration, or a tiny Llama over bytes."""
     if folder:
-        return AutoConfig.from_pretrained(Path(folder) / "config.json")
+        return AutoConfig.from_pretrained(Path(folder, "config.json").resolve(strict=True))  # no name on the hub
     sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
     return LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
 

@@ -241,7 +241,7 @@ def test_more_ranks_than_gpus(server, tmp_path):
         (2, ["--block-class", "GPT2Block"], "no block of class ['GPT2Block'] in the model; try --block-class"),
         (2, ["--freeze", "*.bias"], "--freeze *.bias: no parameter has such a name; one is model.embed"),
         (1, ["--resume", "nowhere"], "--resume nowhere: ValueError: no whole checkpoint"),
-        (1, ["--model", "nowhere"], "--model nowhere: OSError: "),
+        (1, ["--model", "nowhere"], "--model nowhere: FileNotFoundError: "),
         (1, ["--model", "in/weightless"], "--model in/weightless: OSError: "),
         (1, ["--data", "nowhere.txt"], "--data nowhere.txt: FileNotFoundError: "),
         (1, ["--data", "in/empty.txt"], "--data in/empty.txt: ValueError: no text"),
@@ -265,7 +265,7 @@ def test_a_checkpoint_of_something_else_is_refused(server, inputs, arguments, un
     checkpoint = undisturbed.folder / "checkpoints" / "step-00000009"
     run = server.train(SCRIPT, tmp_path, *arguments, "--resume", checkpoint, *more)
     assert run.codes == [2, 2], run.outputs
-    assert f"train_fsdp2.py: {checkpoint} is of a llama of 36,108 parameters (36,108 trained), " in run.outputs[0]
+    assert f"train_fsdp2.py: {checkpoint} is of a llama of 43,092 parameters (43,092 trained), " in run.outputs[0]
 
 
 def test_resume_none_does_not_write_over_an_earlier_run(server, arguments, undisturbed, tmp_path):
@@ -280,7 +280,7 @@ def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(server, argument
     (tmp_path / "checkpoints" / "step-00000010" / ".metadata").unlink()
     run = server.train(SCRIPT, tmp_path, *arguments, "--steps", 10)
     assert run.codes == [0, 0], run.outputs
-    assert "resuming from checkpoints/step-00000009: {'step': 9, 'position': 72," in run.outputs[0]
+    assert "resuming from checkpoints/step-00000009: {'step': 9, 'position': 72}" in run.outputs[0]
     assert run.trajectory == undisturbed.trajectory[9:]
     assert run.checkpoints == ["step-00000009", "step-00000010"]
 
