@@ -7,7 +7,6 @@
 # make release   put them on GitHub as the release TAG; make released fetches the last one into dist/pytorch-fsdp/
 SOURCE ?= auto
 URL ?=
-TAG ?=
 HERMES ?= .venv-hermes/bin/hermes
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,14 +26,14 @@ rebuild: .venv/installed $(if $(HERMES),.venv-hermes/installed)
 	test ! -d dist/previous || $(BIN)/fsdp-skill diff dist/previous dist/pytorch-fsdp --html dist/changes.html || test $$? = 3
 
 packages: .venv/installed
-	$(if $(TAG),$(BIN)/fsdp-skill --version | grep -qxF "fsdp-skill, version $(TAG:v%=%)")
+	test -z "$$TAG" || $(BIN)/fsdp-skill --version | grep -qxF "fsdp-skill, version $${TAG#v}"
 	$(BIN)/fsdp-skill package dist/pytorch-fsdp --target hermes --format zip --out dist/hermes-zip
 	$(BIN)/fsdp-skill package dist/pytorch-fsdp --target agentskills --format zip --out dist/agentskills-zip
 	$(BIN)/fsdp-skill package dist/pytorch-fsdp --target hermes --format well-known --out dist/hermes-well-known
 	cat dist/hermes-zip/SHA256SUMS dist/agentskills-zip/SHA256SUMS > dist/SHA256SUMS
 
 release:
-	gh release create "$(TAG)" --verify-tag --generate-notes dist/*-zip/*.zip dist/SHA256SUMS
+	gh release create "$$TAG" --verify-tag --generate-notes dist/*-zip/*.zip dist/SHA256SUMS
 
 released:
 	rm -rf dist/released

@@ -231,6 +231,13 @@ def test_the_exit_status_says_whether_there_is_a_difference(tmp_path):
     assert "cannot be written (No such file or directory); name another file with --html" in failed.stderr
 
 
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "secret").write_text("not to be shown", encoding="utf-8")
+    skill = write_built(tmp_path / "old", [TOP])
+    (skill / "references" / "guide-x.md").symlink_to(tmp_path / "secret")
+    assert not [entry for entry in read_built(skill).entries if "guide-x" in entry.file]
+
+
 def test_what_is_no_skill_or_damaged_is_named(tmp_path):
     with pytest.raises(NotASkill, match=r"has no SKILL\.md"):
         read_built(tmp_path)

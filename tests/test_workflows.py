@@ -109,30 +109,32 @@ def test_the_makefile_calls_commands_and_options_that_exist():
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A folder with the Makefile, in which it builds with the tests' own environment."""
+    """A folder with the Makefile that takes its environment for installed."""
     folder = tmp_path_factory.mktemp("checkout")
-    shutil.copy(ROOT / "Makefile", folder)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "installed").touch()
     return folder
 
 
 def test_a_rebuild_compares_with_the_build_before_and_packs(checkout, site_url):
     settings = [f"BIN={BIN}", "HERMES=", "SOURCE=site", f"URL={site_url}"]
-    old_file = ["--old-file", ".venv/installed"]
     environment = {**os.environ, "PATH": "/usr/bin:/bin"}
-    first = make(*old_file, "rebuild", *settings, cwd=checkout, env=environment)
+    first = make("rebuild", *settings, cwd=checkout, env=environment)
     assert first.returncode == 0, first.stdout + first.stderr
     assert not (checkout / "dist/changes.html").exists()
 
     manifest = checkout / "dist/pytorch-fsdp/manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text("utf-8")), "documentation": "1.0"}), "utf-8")
     (checkout / "dist/pytorch-fsdp/references/docs-fsdp2.md").unlink()
-    second = make(*old_file, "rebuild", *settings, cwd=checkout, env=environment)
+    second = make("rebuild", *settings, cwd=checkout, env=environment)
     assert second.returncode == 0, second.stdout + second.stderr
     assert "PyTorch 1.0" in (checkout / "dist/changes.html").read_text("utf-8")
 
-    packed = make(*old_file, "packages", *settings, "TAG=v0.1.0", cwd=checkout, env=environment)
+    packed = make("packages", *settings, "TAG=v0.1.0", cwd=checkout, env=environment)
     assert packed.returncode == 0, packed.stdout + packed.stderr
     sums = (checkout / "dist/SHA256SUMS").read_text("utf-8").split()[1::2]
     assert sums == ["pytorch-fsdp-0.1.0-hermes.zip", "pytorch-fsdp-0.1.0-agentskills.zip"]
-    other = make(*old_file, "packages", *settings, "TAG=v9.9.9", cwd=checkout, env=environment)
+    other = make("packages", *settings, "TAG=v9.9.9", cwd=checkout, env=environment)
     assert other.returncode != 0

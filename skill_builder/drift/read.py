@@ -100,7 +100,7 @@ def read_built(folder: Path) -> Built:
 def _texts(folder: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if not path.is_file() or name in NOT_COMPARED or "__pycache__" in path.parts:
+        if path.is_symlink() or not path.is_file() or name in NOT_COMPARED or "__pycache__" in path.parts:
             continue
         try:
             yield name, path.read_text(encoding="utf-8", errors="replace")
