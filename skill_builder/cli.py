@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from skill_builder import records
 from skill_builder.build import BuildReport, BuildRequest, build_skill
+from skill_builder.compare import Disagreement, compare_installed
 from skill_builder.errors import BuilderError
 from skill_builder.index.build import load_search
 from skill_builder.pages.cache import cache_folder, clear
@@ -95,6 +96,7 @@ def main() -> None:
     help="Go on when up to N pages fail (their last good copies stand in), or documented objects are missing.",
 )
 @click.option("--accept-shrink", is_flag=True, help="Go on when the skill loses much of what it had.")
+@click.option("--installed-compare", is_flag=True, help="List where the built skill and the installed torch disagree.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @told
 def build(
@@ -106,6 +108,7 @@ def build(
     cache: str | None,
     allow_missing: int,
     accept_shrink: bool,
+    installed_compare: bool,
     as_json: bool,
 ) -> None:
     """Build the skill from the official documentation.
@@ -130,15 +133,31 @@ def build(
         report = build_skill(request, report_progress)
     for note in (*report.manifest.notes, *report.notes):
         messages.print(f"note: {note}", markup=False)
-    print_report(report, as_json=as_json)
+    disagreements = compare_installed(report.out) if installed_compare else None
+    if as_json:
+        manifest = json.loads((report.out / "manifest.json").read_text(encoding="utf-8"))
+        if disagreements is not None:
+            manifest["installed_compare"] = [asdict(disagreement) for disagreement in disagreements]
+        click.echo(json.dumps(manifest, indent=1, ensure_ascii=False))
+        return
+    print_report(report)
+    if disagreements is not None:
+        print_disagreements(disagreements)
 
 
-def print_report(report: BuildReport, *, as_json: bool) -> None:
+def print_disagreements(disagreements: list[Disagreement]) -> None:
+    """Where the documentation and the installed torch disagree, an object a line."""
+    for found in disagreements:
+        if found.kind == "missing":
+            click.echo(f"not in the installed torch: {found.name}")
+        else:
+            click.echo(f"another signature: {found.name}: documented {found.documented}, installed {found.installed}")
+    click.echo(f"{len(disagreements)} objects are documented one way and installed another")
+
+
+def print_report(report: BuildReport) -> None:
     """What was built, from where, and what is not in it."""
     manifest = report.manifest
-    if as_json:
-        click.echo((report.out / "manifest.json").read_text(encoding="utf-8"), nl=False)
-        return
     if not report.changed:
         click.echo(f"{report.out}: nothing has changed; {manifest.counts['pages']} pages, as they were")
         return
