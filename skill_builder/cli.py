@@ -15,9 +15,10 @@ from typing import Any, ParamSpec, TypeVar
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from stamina.instrumentation import set_on_retry_hooks
 
 from skill_builder import records
-from skill_builder.build import BuildReport, BuildRequest, build_skill
+from skill_builder.build import WORKERS, BuildReport, BuildRequest, build_skill
 from skill_builder.compare import Disagreement, compare_installed
 from skill_builder.errors import BuilderError
 from skill_builder.index.build import load_search
@@ -37,6 +38,7 @@ EXIT_DIFFERENT = 3
 
 VERSION_NAME = re.compile(r"\w[\w.+-]{0,40}", re.ASCII)
 
+set_on_retry_hooks(())  # Else each new try is a line of stamina's on stderr.
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
 """Messages and progress; results go to stdout."""
 
@@ -96,6 +98,14 @@ def main() -> None:
     help="Go on when up to N pages fail (their last good copies stand in), or documented objects are missing.",
 )
 @click.option("--accept-shrink", is_flag=True, help="Go on when the skill loses much of what it had.")
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1, max=64),
+    default=WORKERS,
+    show_default=True,
+    help="Processes that parse, each with 80 MB.",
+)
 @click.option("--installed-compare", is_flag=True, help="List where the built skill and the installed torch disagree.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @told
@@ -108,6 +118,7 @@ def build(
     cache: str | None,
     allow_missing: int,
     accept_shrink: bool,
+    workers: int,
     installed_compare: bool,
     as_json: bool,
 ) -> None:
@@ -128,6 +139,7 @@ def build(
         cache=cache or "use",  # type: ignore[arg-type]
         allow_missing=allow_missing,
         accept_shrink=accept_shrink,
+        workers=workers,
     )
     with progress() as report_progress:
         report = build_skill(request, report_progress)
