@@ -131,12 +131,10 @@ def main() -> None:
     lines = [
         "# A site of many pages",
         "",
-        "`python -m benchmarks.scale` generates sites, each page with 150 KB of navigation as the official ones have it, and",
-        "fetches and parses them with `--workers 2` (Python "
-        + sys.version.split()[0]
-        + "). *added* is what the builder's",
-        "memory grows by at most, *parser* the most that one of its parsers takes; the time is the processor's, all",
-        "processes together.",
+        "`python -m benchmarks.scale` generates sites, each page with 150 KB of navigation, as official ones",
+        f"have, and fetches and parses them with `--workers 2` (Python {sys.version.split()[0]}). *added* is what",
+        "the builder's memory grows by at most, *parser* the most that one of its parsers takes; the time is the",
+        "processor's, all processes together.",
         "",
         "| pages | site, MiB | parsed text, MiB | added, MiB | parser, MiB | ms a page |",
         "|---|---|---|---|---|---|",
