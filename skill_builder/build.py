@@ -10,6 +10,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +45,7 @@ from skill_builder.skill.assemble import (
 from skill_builder.skill.frontmatter import render
 
 INDEX_FILE = "references/index.json"
-_PARSERS = min(os.cpu_count() or 1, 3)
+WORKERS = min(os.cpu_count() or 1, 3)
 """Processes that parse; each takes about 80 MB."""
 
 
@@ -65,6 +66,8 @@ class BuildRequest:
     """Go on when the skill loses much of what it had."""
     manners: Manners = field(default_factory=Manners)
     """How the site is treated."""
+    workers: int = WORKERS
+    """Processes that parse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         if before and same and is_unchanged(before, manifest, request.out):
             sizes = {path: (request.out / path).stat().st_size for path in (*before.files, "manifest.json")}
             return BuildReport(request.out, before.manifest, sizes, changed=False)
-        hashes, sections = parse_pages(pages, request.scope, progress)
+        hashes, sections = parse_pages(pages, request.scope, progress, workers=request.workers)
     missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing > 0)
     sections = with_releases(sections, source)
     references = write_references(sections, request.scope, source.version)
@@ -180,28 +183,40 @@ def _fall_back(request: BuildRequest, site_error: SourceError, progress: Progres
     return source, f"{site_error.where}: {site_error.problem}"
 
 
-def parse_pages(pages: Iterable[Page], scope: Scope, progress: Progress) -> tuple[dict[str, str], list[Section]]:
+def parse_pages(
+    pages: Iterable[Page], scope: Scope, progress: Progress, *, workers: int = WORKERS
+) -> tuple[dict[str, str], list[Section]]:
     """Parse pages in other processes while later ones are still on their way.
 
     Returns:
         The beginning of each page's SHA-256 by its URL, and all sections in the order of the pages.
+
+    Raises:
+        SourceError: A process ended while it parsed.
     """
     hashes: dict[str, str] = {}
     sections: list[Section] = []
-    with _parsers() as pool:
-        for done, parsed in enumerate(_parsed(pages, scope, pool, hashes), 1):
-            sections += parsed
-            progress("parsing", done, 0)
+    try:
+        with _parsers(workers) as pool:
+            for done, parsed in enumerate(_parsed(pages, scope, pool, hashes, ahead=4 * workers), 1):
+                sections += parsed
+                progress("parsing", done, 0)
+    except BrokenProcessPool as error:
+        raise SourceError(
+            f"the pages after {next(reversed(hashes), 'the first')}",
+            "a process that parsed them was ended, as happens when memory is short",
+            "build again with --workers 1",
+        ) from error
     return hashes, sections
 
 
 @contextmanager
-def _parsers() -> Iterator[ProcessPoolExecutor]:
+def _parsers(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Processes that parse, all started, and deaf to Ctrl-C from their first moment: ending them is up to this one."""
-    pool = ProcessPoolExecutor(_PARSERS, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
         with _ignoring_interrupts():
-            for _ in range(_PARSERS):
+            for _ in range(workers):
                 pool.submit(os.getpid)
         yield pool
     finally:
@@ -234,17 +249,17 @@ def _ignoring_interrupts() -> Iterator[None]:
 
 
 def _parsed(
-    pages: Iterable[Page], scope: Scope, pool: ProcessPoolExecutor, hashes: dict[str, str]
+    pages: Iterable[Page], scope: Scope, pool: ProcessPoolExecutor, hashes: dict[str, str], *, ahead: int
 ) -> Iterator[list[Section]]:
     """The sections of each page in order, no more than a few pages ahead of what is taken."""
-    ahead: deque[Future[list[Section]]] = deque()
+    waiting: deque[Future[list[Section]]] = deque()
     for page in pages:
         hashes[page.url] = page.digest
-        ahead.append(pool.submit(parse_page, page, scope))
-        if len(ahead) > 4 * _PARSERS:
-            yield ahead.popleft().result()
-    while ahead:
-        yield ahead.popleft().result()
+        waiting.append(pool.submit(parse_page, page, scope))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def with_releases(sections: Iterable[Section], source: PageSource) -> list[Section]:

@@ -15,9 +15,11 @@ from typing import Any, ParamSpec, TypeVar
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from stamina.instrumentation import set_on_retry_hooks
 
 from skill_builder import records
-from skill_builder.build import BuildReport, BuildRequest, build_skill, write_guide_index
+from skill_builder.build import WORKERS, BuildReport, BuildRequest, build_skill, write_guide_index
+from skill_builder.compare import Disagreement, compare_installed
 from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_built
 from skill_builder.errors import BuilderError, QuestionsUnusable, SkillError
 from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
@@ -55,6 +57,7 @@ EXIT_DIFFERENT = 3
 
 VERSION_NAME = re.compile(r"\w[\w.+-]{0,40}", re.ASCII)
 
+set_on_retry_hooks(())  # Else each new try is a line of stamina's on stderr.
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
 """Messages and progress; results go to stdout."""
 
@@ -114,9 +117,18 @@ def main() -> None:
     help="Go on when up to N pages fail (their last good copies stand in), or documented objects are missing.",
 )
 @click.option("--accept-shrink", is_flag=True, help="Go on when the skill loses much of what it had.")
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1, max=64),
+    default=WORKERS,
+    show_default=True,
+    help="Processes that parse, each with 80 MB.",
+)
+@click.option("--installed-compare", is_flag=True, help="List where the built skill and the installed torch disagree.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @told
-def build(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as `build_request` takes them
+def build(as_json: bool, installed_compare: bool, **options: Any) -> None:  # noqa: ANN401 - as `build_request` takes them
     """Build the skill from the official documentation.
 
     What is built already is left as it is when nothing has changed.
@@ -125,7 +137,16 @@ def build(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - as `build_re
         report = build_skill(build_request(**options), report_progress)
     for note in (*report.manifest.notes, *report.notes):
         messages.print(f"note: {note}", markup=False)
-    print_report(report, as_json=as_json)
+    disagreements = compare_installed(report.out) if installed_compare else None
+    if as_json:
+        manifest = json.loads((report.out / "manifest.json").read_text(encoding="utf-8"))
+        if disagreements is not None:
+            manifest["installed_compare"] = [asdict(disagreement) for disagreement in disagreements]
+        click.echo(json.dumps(manifest, indent=1, ensure_ascii=False))
+        return
+    print_report(report)
+    if disagreements is not None:
+        print_disagreements(disagreements)
 
 
 def build_request(
@@ -136,6 +157,7 @@ def build_request(
     cache: str | None,
     allow_missing: int,
     accept_shrink: bool,
+    workers: int,
     out: Path | None = None,
 ) -> BuildRequest:
     """What the options of ``build`` ask for."""
@@ -152,15 +174,23 @@ def build_request(
         cache=cache or "use",  # type: ignore[arg-type]
         allow_missing=allow_missing,
         accept_shrink=accept_shrink,
+        workers=workers,
     )
 
 
-def print_report(report: BuildReport, *, as_json: bool) -> None:
+def print_disagreements(disagreements: list[Disagreement]) -> None:
+    """Where the documentation and the installed torch disagree, an object a line."""
+    for found in disagreements:
+        if found.kind == "missing":
+            click.echo(f"not in the installed torch: {found.name}")
+        else:
+            click.echo(f"another signature: {found.name}: documented {found.documented}, installed {found.installed}")
+    click.echo(f"{len(disagreements)} objects are documented one way and installed another")
+
+
+def print_report(report: BuildReport) -> None:
     """What was built, from where, and what is not in it."""
     manifest = report.manifest
-    if as_json:
-        click.echo((report.out / "manifest.json").read_text(encoding="utf-8"), nl=False)
-        return
     if not report.changed:
         click.echo(f"{report.out}: nothing has changed; {manifest.counts['pages']} pages, as they were")
         return
@@ -375,7 +405,7 @@ def update(
         print_plan(report.plan, report.kept, dry_run=dry_run)
 
 
-update.params += [option for option in build.params if option.name not in ("out", "as_json")]
+update.params += [option for option in build.params if option.name not in ("out", "as_json", "installed_compare")]
 
 
 def finding_fields(finding: Finding) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from skill_builder.scope import SCOPE_FILE
 from tests.documentation_site import serve
+from tests.odd_site import Site, article, serving
 
 COMMAND = [str(Path(sys.executable).with_name("fsdp-skill"))]
 
@@ -53,6 +56,10 @@ def test_build_as_json_is_the_manifest(site_url, tmp_path):
         (["validate", "nowhere"], 1, "fsdp-skill: nowhere: "),
         (["search", "--", "x"], 2, "install the skill again, or rebuild it with fsdp-skill build"),
         (["fly"], 2, "No such command 'fly'"),
+        (["build", "--docs-version", "../x"], 2, "'../x' is not stable, main or a release"),
+        (["build", "--allow-missing", "-1"], 2, "-1 is not in the range"),
+        (["check", "nowhere"], 1, "nowhere/manifest.json: is missing, damaged or of another builder; "),
+        (["build", "--source", "site", "--offline"], 1, "no copy of it was kept; build once without --offline"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_a_status(tmp_path, arguments, status, message):
@@ -101,3 +108,33 @@ def test_an_interrupt_leaves_nothing_half_written(site_url, tmp_path):
     assert build.returncode != 0
     assert "Traceback" not in errors
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.fixture
+def roomy(tmp_path):
+    """A scope file whose limits leave room for guides of any size."""
+    text = re.sub(r"^(  (?:skill|index|guides|scripts)): \d+$", r"\1: 2000", SCOPE_FILE.read_text("utf-8"), flags=re.M)
+    (tmp_path / "scope.yaml").write_text(text, encoding="utf-8")
+    return tmp_path / "scope.yaml"
+
+
+def test_building_again_checking_and_clearing(tmp_path, roomy):
+    site = Site.of(fsdp=["torch.distributed.fsdp.f"])
+    site.answers |= {path.replace("stable", "2.9"): page for path, page in site.answers.items()}
+    with serving(site) as url:
+        arguments = ["build", "--source", "site", "--url", url, "--scope", str(roomy), "--workers", "1"]
+        assert run(*arguments, cwd=tmp_path).returncode == 0
+        again = run(*arguments, cwd=tmp_path)
+        assert again.stdout == "dist/pytorch-fsdp: nothing has changed; 1 pages, as they were\n"
+        assert run("check", cwd=tmp_path).returncode == 0
+        assert run(*arguments, "--docs-version", "2.9", cwd=tmp_path).returncode == 0
+        assert (tmp_path / "dist/2.9/pytorch-fsdp/SKILL.md").is_file()
+        site.answers["/docs/stable/fsdp.html"] = article("fsdp", "torch.distributed.fsdp.f", text="New.")
+        checked = run("check", cwd=tmp_path)
+        assert checked.returncode == 3
+        assert checked.stdout == "changed: https://docs.pytorch.org/docs/stable/fsdp.html\n"
+        assert json.loads(run("check", "--json", cwd=tmp_path).stdout)["gone"] == []
+    offline = run(*arguments, "--offline", cwd=tmp_path)
+    assert offline.stdout.startswith("dist/pytorch-fsdp: from http")
+    assert run("cache", "clear").stdout.endswith(" KiB removed\n")
+    assert run(*arguments, "--offline", cwd=tmp_path).returncode == 1

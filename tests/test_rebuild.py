@@ -1,14 +1,16 @@
 """Building again: nothing is done when nothing has changed, and little is lost when much has."""
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 from skill_builder.build import BuildRequest, build_skill
 from skill_builder.errors import NotASkill, Shrunk, SiteUnreachable
 from skill_builder.pages.cache import cache_folder, clear
-from skill_builder.rebuild import check_skill
-from skill_builder.skill.assemble import read_manifest
+from skill_builder.rebuild import check_shrink, check_skill
+from skill_builder.skill.assemble import Manifest, read_manifest
 from tests.odd_site import OFFICIAL, QUICK, ROOMY, Site, article, inventory, serving
 from tests.test_build import tree
 
@@ -82,14 +84,25 @@ def test_a_skill_that_is_not_as_it_was_built_is_built_again(build, damage):
     assert after == before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"pages": 1}', "[" * 100_000, "\udcff"])
-def test_a_damaged_manifest_is_built_anew(build, text):
+def test_a_damaged_manifest_is_none_and_is_built_anew(build):
     out = build().out
-    (out / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(NotASkill, match=r"manifest\.json: is missing, damaged or of another builder;"):
-        check_skill(out, ROOMY)
+    for text in ("", "{", "[]", "null", '{"pages": 1}', "[" * 100_000, "\udcff"):
+        (out / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
+        assert read_manifest(out) is None
+        with pytest.raises(NotASkill, match=r"manifest\.json: is missing, damaged or of another builder;"):
+            check_skill(out, ROOMY)
     assert build().changed
     assert read_manifest(out) is not None
+
+
+@pytest.mark.parametrize("key", ["pages", "counts", "notes", "made_from", "files", "stale"])
+@pytest.mark.parametrize("value", [None, 3, "x", [], {}])
+def test_a_manifest_with_a_wrong_value_is_none_or_as_it_says(tmp_path, key, value):
+    manifest = Manifest("site", "", "", "stable", "2.13", "", counts={"sections": 4})
+    said = {**json.loads(manifest.to_json({})), key: value}
+    (tmp_path / "manifest.json").write_text(json.dumps(said), encoding="utf-8")
+    built = read_manifest(tmp_path)
+    assert built is None or not built.is_whole(tmp_path) or built.manifest.counts["sections"] == 4
 
 
 def test_what_decides_what_is_written_decides_whether_to_build(build, monkeypatch):
@@ -176,6 +189,23 @@ def test_another_version_that_was_asked_for_is_not_a_loss(site, build):
     build()
     site.answers |= {path.replace("stable", "2.9"): page for path, page in Site.of(fsdp=[]).answers.items()}
     assert build(docs_version="2.9").manifest.counts["sections"] == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_loss"),
+    [
+        ({}, {"counts": {"sections": 97}}, False),
+        ({}, {"counts": {"sections": 96}}, True),
+        ({}, {"counts": {"sections": 9}, "docs_version": "2.9"}, False),
+        ({}, {"counts": {"sections": 9}, "origin": "installed", "reason": "asked for"}, False),
+        ({}, {"counts": {"sections": 9}, "origin": "installed", "reason": "the site is down"}, True),
+        ({"origin": "installed"}, {"counts": {"sections": 9}, "reason": "asked for"}, False),
+    ],
+)
+def test_a_loss_is_what_nobody_asked_for(before, now, is_loss):
+    was = Manifest("site", "asked for", "", "stable", "2.13", "", counts={"sections": 100})
+    with pytest.raises(Shrunk) if is_loss else nullcontext():
+        check_shrink(replace(was, **before), replace(was, **now))
 
 
 def test_nothing_is_parsed_when_nothing_has_changed(build, monkeypatch):

@@ -64,7 +64,7 @@ def _render(scope: Scope, folder: Path, progress: Progress) -> dict[str, Any]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            env=_child_environment(),
+            env=child_environment(),
         ) as child,
     ):
         try:
@@ -106,7 +106,7 @@ def _converse(child: subprocess.Popen[bytes], scope: Scope, progress: Progress) 
     raise _Silent
 
 
-def _child_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The same modules in reach as here, and an order of sets in signatures that is the same each time."""
     return {
         **os.environ,
