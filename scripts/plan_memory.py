@@ -228,9 +228,9 @@ def moments(m: Model, p: Plan) -> Iterator[Any]:
     """Bytes at the loss and in backward: gradients, gathered parameters, gradient buffers, activations, logits.
 
     Source: ``FSDPParamGroup`` in torch: the root stays whole until the end of backward, which gathers the next or
-    copies; the input of a reduce-scatter lives until the next one's; DDP has buckets. Blocks keep the inputs of operators
-    (arXiv:2205.05198, 4). ``ForCausalLMLoss``: log-softmax and two gradients in float32. A block's gradients and
-    activations are taken to live at once.
+    copies; the input of a reduce-scatter lives until the next one's; DDP has buckets. Blocks keep the inputs of
+    operators (arXiv:2205.05198, 4). ``ForCausalLMLoss``: log-softmax and two gradients in float32. A block's gradients
+    and activations are taken to live at once.
     """
     low, n, layers, ddp, token = p.low, p.shards, m.layers, p.strategy == "ddp", p.tokens / p.tp
     block, reduce, done = p.padded / layers, p.stored * (n > 1), p.stored * p.padded / n * (1 - p.offload)

@@ -394,7 +394,9 @@ def update(
     """Build the installed skill anew, validate it, say what changed, and install it if all went well."""
     request = UpdateRequest(build_request(**options), home, replace, hermes, dry_run)
     with progress() as report_progress:
-        report = update_skill(request, report_progress)
+        report = update_skill(
+            request, report_progress, lambda skill: bool(check_skill(skill, request.build.scope, report_progress))
+        )
     if report.drift is not None:
         click.echo(as_text(report.drift), nl=False)
         if page is not None and not dry_run:

@@ -35,7 +35,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import zlib
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
+from deflate import zlib_compress
 from rank_bm25 import BM25Okapi
 
 from skill_builder.index.thesaurus import Thesaurus
@@ -57,6 +57,9 @@ B = 0.6
 
 _NOT_WORDS = re.compile(r"^Code: `.*$|https?://\S+", re.MULTILINE)
 """What stands in a passage for a reader to follow, and is not what it says."""
+
+BEST = 12
+"""libdeflate's highest level."""
 
 LINE = 100
 """Characters of base64 a line."""
@@ -231,5 +234,5 @@ def _distances(column: Sequence[int]) -> list[int]:
 
 
 def _packed(data: bytes, letters: tuple[bytes, bytes]) -> list[str]:
-    text = b64encode(zlib.compress(data, 9)).translate(bytes.maketrans(*letters)).decode()
+    text = b64encode(zlib_compress(data, BEST)).translate(bytes.maketrans(*letters)).decode()
     return [text[start : start + LINE] for start in range(0, len(text), LINE)]
