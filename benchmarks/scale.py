@@ -26,7 +26,7 @@ from skill_builder.build import parse_pages
 from skill_builder.pages.site import site_pages
 from skill_builder.scope import Scope, load_scope
 
-SIZES = (250, 500, 1000, 2000)
+SIZES = (250, 1000, 2000)
 OBJECTS_A_PAGE = 4
 NAVIGATION = 150_000
 """Bytes of each page that are no article, as on the official site, where it is 300,000."""
