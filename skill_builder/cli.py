@@ -21,7 +21,7 @@ from skill_builder import records
 from skill_builder.build import WORKERS, BuildReport, BuildRequest, build_skill, write_guide_index
 from skill_builder.compare import Disagreement, compare_installed
 from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_built
-from skill_builder.errors import BuilderError, QuestionsUnusable, SkillError
+from skill_builder.errors import BuilderError, NotASkill, QuestionsUnusable, SkillError
 from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
 from skill_builder.history.guide import with_tables
 from skill_builder.index.build import load_search
@@ -36,7 +36,7 @@ from skill_builder.index.evaluate import (
 )
 from skill_builder.pages.cache import cache_folder, clear
 from skill_builder.rebuild import check_skill
-from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, load_scope
+from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, Scope, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
 from skill_builder.skill.frontmatter import TARGETS, Target
 from skill_builder.skill.install import Plan, carry_out, hermes_home, locked, place_in, plan_install, plan_uninstall
@@ -394,9 +394,7 @@ def update(
     """Build the installed skill anew, validate it, say what changed, and install it if all went well."""
     request = UpdateRequest(build_request(**options), home, replace, hermes, dry_run)
     with progress() as report_progress:
-        report = update_skill(
-            request, report_progress, lambda skill: bool(check_skill(skill, request.build.scope, report_progress))
-        )
+        report = update_skill(request, report_progress, lambda skill: has_changed(skill, request.build.scope))
     if report.drift is not None:
         click.echo(as_text(report.drift), nl=False)
         if page is not None and not dry_run:
@@ -405,6 +403,14 @@ def update(
         click.echo(f"{place_in(home)}: up to date")
     else:
         print_plan(report.plan, report.kept, dry_run=dry_run)
+
+
+def has_changed(skill: Path, scope: Scope) -> bool:
+    """Whether the documentation has changed since a skill was built, or that cannot be told."""
+    try:
+        return bool(check_skill(skill, scope))
+    except NotASkill:
+        return True
 
 
 update.params += [option for option in build.params if option.name not in ("out", "as_json", "installed_compare")]
