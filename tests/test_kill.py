@@ -120,8 +120,15 @@ def test_a_build_that_is_killed_leaves_the_old_skill_or_the_new_one(site, url, s
 
 def until_it_writes(process, out):
     """Files appear in the folder beside the skill's."""
-    while process.poll() is None and not list(out.parent.glob(f".{out.name}-*/*")):
+    while process.poll() is None and not any(map(has_files, out.parent.glob(f".{out.name}-*"))):
         time.sleep(0.001)
+
+
+def has_files(folder):
+    try:
+        return any(folder.iterdir())
+    except FileNotFoundError:  # A build also tries whether it may write there.
+        return False
 
 
 def wait_for_the_end_of(group):
