@@ -42,11 +42,13 @@ def measure(url: str, rounds: int) -> Builds:
 
 
 def build_ours(url: str) -> Cost:
-    """One build, as the command line makes it."""
+    """One build, as the command line makes it, with nothing kept from an earlier one."""
     shutil.rmtree(SKILL, ignore_errors=True)
     start = "from skill_builder.cli import main; main()"
     command = [sys.executable, "-c", start, "build", "--source", "site", "--url", url, "--out", str(SKILL)]
-    return run_tree(command, cwd=WORK, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": cache}
+        return run_tree(command, cwd=WORK, env=environment)
 
 
 def build_theirs(url: str, pages: Sequence[str]) -> Cost:

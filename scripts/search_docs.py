@@ -16,10 +16,8 @@ standard input. The best passages come first, each with its file and its officia
 Exit status: 0 found, 1 nothing found, 2 wrong usage or a broken skill. Needs Python 3.8 and nothing else.
 """
 
-# A search is a new process each time, and importing re, json and argparse costs more than all of its work. So the
-# usual path does without them.
-from __future__ import annotations
-
+# A search is a new process each time: importing re, json and argparse would cost more than all of its work, and the
+# file is compiled each time. So the usual path does without them, and the file without annotations.
 import gc
 import os
 import sys
@@ -97,22 +95,22 @@ _ENDINGS = (
 class _Separators(dict):
     """For str.translate: every character that is in no word becomes a space."""
 
-    def __missing__(self, character: int) -> str:
+    def __missing__(self, character):
         self[character] = " "
         return " "
 
 
 _WORD_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 _SEPARATORS = _Separators({ord(character): character for character in _WORD_CHARACTERS})
-_STEMS: dict[str, str] = {}
+_STEMS = {}
 
 
-def words_of(text: str) -> list[str]:
+def words_of(text):
     """The words, numbers and identifiers of a text, as they are written."""
     return [word for word in (piece.strip("._") for piece in text.translate(_SEPARATORS).split()) if word]
 
 
-def is_identifier(word: str) -> bool:
+def is_identifier(word):
     """Whether a word looks like a name from code: ``no_sync``, ``torch.amp``, ``DeviceMesh``, but not ``GPUs``."""
     if "_" in word or "." in word:
         return not word[0].isdigit()
@@ -120,7 +118,7 @@ def is_identifier(word: str) -> bool:
     return inner != inner.lower() and not word.isupper() and not (word[-1] == "s" and word[:-1].isupper())
 
 
-def parts_of(identifier: str) -> list[str]:
+def parts_of(identifier):
     """The words in an identifier: ``set_module``, ``DTensor`` and ``bf16`` give two each."""
     parts = [""]
     for position, character in enumerate(identifier):
@@ -136,14 +134,14 @@ def parts_of(identifier: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def stem(word: str) -> str:
+def stem(word):
     """Cut a lower-case word's inflection, so that "sharding", "shards" and "sharded" are one term."""
     if word not in _STEMS:
         _STEMS[word] = _stem(word)
     return _STEMS[word]
 
 
-def _stem(word: str) -> str:
+def _stem(word):
     if len(word) < 4 or not word.isalpha():
         return word
     if word.endswith("ies") and len(word) > 4:
@@ -161,7 +159,7 @@ def _stem(word: str) -> str:
     return word[:-1] + "z" if word.endswith("is") and len(word) > 6 else word
 
 
-def tokenize(text: str) -> list[str]:
+def tokenize(text):
     """The terms of a text, in order, with repetitions.
 
     A plain word gives its stem, unless it is a stop word. An identifier (``set_requires_gradient_sync``,
@@ -185,7 +183,7 @@ def tokenize(text: str) -> list[str]:
     return terms
 
 
-def focus(query: str) -> str:
+def focus(query):
     """What a pasted log or traceback asks: its error lines and its end, without frames, addresses and times."""
     if "\n" not in query:
         return query
@@ -204,7 +202,7 @@ def focus(query: str) -> str:
 
 # --- index -----------------------------------------------------------------------------------------------------
 
-INDEX_FORMAT = 8
+INDEX_FORMAT = 9
 TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "pages", "anchors", "releases", "idf", "terms")
 NUMBERS = (
     "kind",
@@ -243,7 +241,7 @@ class Index:
         BrokenSkill: The file is missing or damaged.
     """
 
-    def __init__(self, skill: str) -> None:
+    def __init__(self, skill):
         self.folder = os.path.join(skill, "references")
         path = os.path.join(self.folder, "index.json")
         try:
@@ -256,11 +254,11 @@ class Index:
             raise BrokenSkill(f"{path}: {error.strerror}") from error
         except (ValueError, IndexError, zlib.error) as error:
             raise BrokenSkill(f"{path} is damaged ({type(error).__name__}: {error})") from error
-        self._files: dict[str, list[str]] = {}
-        self._texts: dict[int, str] = {}
-        self._lower: list[str] = []
+        self._files = {}
+        self._texts = {}
+        self._lower = []
 
-    def _read(self, catalog: str, numbers: bytes, postings: bytes) -> None:
+    def _read(self, catalog, numbers, postings):
         *columns, terms = catalog.split(RECORD)
         texts = [column.split(FIELD) for column in columns]
         about, self.files, self.categories, self.kinds, pairs, self.titles, self._pages, self._anchors, *rest = texts
@@ -271,7 +269,7 @@ class Index:
         self.rarest = max(self.idf)
         self.kind, self.category, self.parents, self._page, self.section_lengths, *rest = read_columns(numbers)
         section, self.lengths, self.file, first, last, self._frequency = rest
-        self.section, self.first, self.last = map(from_distances, (section, first, last))
+        self.section, self.first, self.last = (list(accumulate(column)) for column in (section, first, last))
         self.base = self.k1 * (1 - self.b)
         self.slope = self.k1 * self.b / mean
         self.section_slope = self.k1 * self.b * len(self.titles) / sum(self.section_lengths)
@@ -282,15 +280,15 @@ class Index:
         self._distances = from_planes(postings[: 2 * size])
         self._counts = postings[2 * size :]
 
-    def knows(self, term: str) -> bool:
+    def knows(self, term):
         """Whether any entry has a term."""
         return f"{FIELD}{term}{FIELD}" in self._terms
 
-    def terms(self) -> list[str]:
+    def terms(self):
         """Every term, sorted."""
         return self._terms.strip(FIELD).split(FIELD)
 
-    def postings(self, term: str) -> list[tuple[int, int]]:
+    def postings(self, term):
         """The entries that have a term, and how often."""
         at = self._terms.find(f"{FIELD}{term}{FIELD}")
         if at < 0:
@@ -300,18 +298,18 @@ class Index:
         end = start + self._frequency[place]
         return list(zip(accumulate(self._distances[start:end], initial=-1), b"\0" + self._counts[start:end]))[1:]
 
-    def weights(self, term: str) -> tuple[float, list[tuple[int, int, float]]]:
+    def weights(self, term):
         """The idf of a term, and for each entry that has it: its number, how often, its score by BM25 (Okapi)."""
         postings = self.postings(term)
         idf = self.idf[len(postings)] if postings else self.rarest
         gain, base, slope, lengths = idf * (self.k1 + 1), self.base, self.slope, self.lengths
         return idf, [(entry, n, gain * n / (n + base + slope * lengths[entry])) for entry, n in postings]
 
-    def is_object(self, section: int) -> bool:
+    def is_object(self, section):
         """Whether a section documents an object rather than standing under a heading."""
         return self.kinds[self.kind[section]] != "heading"
 
-    def quoted(self, text: str) -> list[int]:
+    def quoted(self, text):
         """The sections with a title of several words, or one of several messages, that stands in a text."""
         text = " ".join(text.lower().split())
         return [
@@ -321,12 +319,12 @@ class Index:
             and any(len(piece) > 15 and piece in text for piece in title.replace(" ... ", ", ").split(", "))
         ]
 
-    def _lower_titles(self) -> list[str]:
+    def _lower_titles(self):
         if not self._lower:
             self._lower = FIELD.join(self.titles).lower().split(FIELD)
         return self._lower
 
-    def named(self, name: str) -> list[int]:
+    def named(self, name):
         """The objects that have a name in lower case, whole or as its last part."""
         ending = "." + name
         found = [
@@ -334,12 +332,12 @@ class Index:
         ]
         return [section for section in found if self.is_object(section)]
 
-    def last_names(self) -> list[str]:
+    def last_names(self):
         """The last part of each object's name, in lower case."""
         names = (title for section, title in enumerate(self.titles) if self.is_object(section))
         return sorted({name.rpartition(".")[2].lower() for name in names})
 
-    def heading(self, section: int) -> str:
+    def heading(self, section):
         """The titles from the page down to the section."""
         titles = [self.titles[section]]
         while self.parents[section] != section:
@@ -347,16 +345,16 @@ class Index:
             titles.append(self.titles[section])
         return " > ".join(reversed(titles))
 
-    def url(self, section: int) -> str:
+    def url(self, section):
         """The official URL of a section, or a guide's file and heading."""
         return f"{self._pages[self._page[section]]}#{self._anchors[section] or self.titles[section]}"
 
-    def availability(self, section: int) -> list[str]:
+    def availability(self, section):
         """Since and until when torch has an object, what replaces it later and earlier, and its later parameters."""
         words = self._releases[section].split(" ")
         return ["" if word == "-" else word for word in words] if len(words) == 5 else [""] * 5
 
-    def read(self, passage: int) -> str:
+    def read(self, passage):
         """A passage's text, or where to read it if the skill has no room for it."""
         if passage not in self._texts:
             first, last = self.first[passage], self.last[passage]
@@ -367,7 +365,7 @@ class Index:
                 self._texts[passage] = f"This skill has no room for the text of this section. Read it at {url}"
         return self._texts[passage]
 
-    def _lines(self, name: str) -> list[str]:
+    def _lines(self, name):
         if name not in self._files:
             path = os.path.join(self.folder, name)
             try:
@@ -378,22 +376,22 @@ class Index:
         return self._files[name]
 
 
-def unpack(data: bytes, name: str) -> bytes:
+def unpack(data, name):
     """Bytes from a list of lines of base64 in index.json, some letters changed, which hold them compressed."""
     start = data.index(b'"%s": [' % name.encode()) + len(name) + 5
     return zlib.decompress(a2b_base64(data[start : data.index(b"]", start)].translate(_UNPACK, b'", \n')))
 
 
-def from_planes(data: bytes) -> memoryview:
-    """Numbers below 65,536 from their low bytes, which come first, and their high ones."""
+def from_planes(data):
+    """Numbers from -32,768 to 32,767 from their low bytes, which come first, and their high ones."""
     half = len(data) // 2
     pairs = bytearray(2 * half)
     pairs[sys.byteorder == "big" :: 2] = data[:half]
     pairs[sys.byteorder == "little" :: 2] = data[half : 2 * half]
-    return memoryview(pairs).cast("H")
+    return memoryview(pairs).cast("h")
 
 
-def read_columns(data: bytes) -> list[list[int]]:
+def read_columns(data):
     """Lists of numbers: each is its length and then its numbers."""
     values = from_planes(data).tolist()
     columns, start = [], 0
@@ -404,12 +402,7 @@ def read_columns(data: bytes) -> list[list[int]]:
     return columns
 
 
-def from_distances(column: list[int]) -> list[int]:
-    """Numbers from the distances to the one before, modulo 65,536."""
-    return [number & 0xFFFF for number in accumulate(column)]
-
-
-def clean(text: str) -> str:
+def clean(text):
     """A passage without the marks of links that lead to other parts of the skill: search for the name instead."""
     start, *links = text.split("[`")
     pieces = [start]
@@ -429,24 +422,24 @@ def clean(text: str) -> str:
 # --- ranking ---------------------------------------------------------------------------------------------------
 
 
-def rank(index: Index, query: str) -> dict[int, float]:
+def rank(index, query):
     """The score of every passage that has to do with the query: its own, its section's and its section's hint's."""
     terms = tokenize(focus(query))
-    weights: dict[str, float] = {}
+    weights = {}
     for term in terms:
         weights[term] = weights.get(term, 0.0) + 1.0
     asked = frozenset(terms)
     for term in added_terms(index, query):
         weights[term] = weights.get(term, 0.0) + EXTRA
-    entries: dict[int, float] = {}
-    sections: dict[int, float] = {}
-    covered: dict[int, float] = {}
+    entries = {}
+    sections = {}
+    covered = {}
     importance_of_all = 0.0
     section_of, lengths = index.section, index.section_lengths
     passages = len(index.first)
     for term, weight in weights.items():
         importance, found = index.weights(term)
-        counts: dict[int, int] = {}
+        counts = {}
         for entry, count, score in found:
             entries[entry] = entries.get(entry, 0.0) + weight * score
             section = section_of[entry]
@@ -481,7 +474,7 @@ def rank(index: Index, query: str) -> dict[int, float]:
     return scores
 
 
-def added_terms(index: Index, query: str) -> list[str]:
+def added_terms(index, query):
     """What the thesaurus adds for the words and phrases of a query."""
     separated = query.lower().translate({ord(mark): " " for mark in "?!,;:()[]{}<>\"'`\n\t"})
     words = f" {' '.join(word.strip('.') for word in separated.split())} "
@@ -489,7 +482,7 @@ def added_terms(index: Index, query: str) -> list[str]:
     return [term for meaning in found for term in tokenize(meaning)]
 
 
-def named_sections(index: Index, query: str) -> dict[int, float]:
+def named_sections(index, query):
     """The objects that a query names, and what they gain: more if the name is rare, most if it is all that is asked.
 
     A name may be full, a last part, or, where nothing has it, nearly right.
@@ -497,7 +490,7 @@ def named_sections(index: Index, query: str) -> dict[int, float]:
     words = words_of(query)
     asked = words[0].lower() if len(words) == 1 else ""
     names = {word.lower() for word in words if is_identifier(word)} | ({asked} if asked else set())
-    gains: dict[int, float] = {}
+    gains = {}
     for name in sorted(names):
         last = name.rpartition(".")[2]
         found = index.named(name) or index.named(last)
@@ -510,7 +503,7 @@ def named_sections(index: Index, query: str) -> dict[int, float]:
     return gains
 
 
-def nearest(name: str, names: list[str], count: int) -> list[str]:
+def nearest(name, names, count):
     """The names that are most like one that nobody knows."""
     from difflib import get_close_matches  # noqa: PLC0415 - see the top
 
@@ -520,7 +513,7 @@ def nearest(name: str, names: list[str], count: int) -> list[str]:
 # --- releases --------------------------------------------------------------------------------------------------
 
 
-def installed_torch() -> str:
+def installed_torch():
     """The version of the torch beside this Python, by the name of its metadata; empty if there is none."""
     for folder in sys.path:
         try:
@@ -533,13 +526,13 @@ def installed_torch() -> str:
     return ""
 
 
-def release_number(version: str) -> tuple[int, ...]:
+def release_number(version):
     """``(2, 7)`` of ``2.7``, ``2.7.1`` and ``2.7.1+cu128``; empty if that is no version."""
     parts = version.partition("+")[0].split(".")[:2]
     return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdigit() for part in parts) else ()
 
 
-def lacking(index: Index, section: int, torch: str) -> str:
+def lacking(index, section, torch):
     """What a release of torch lacks of an object, and what it has instead; empty if nothing."""
     since, until, instead, before, parameters = index.availability(section)
     release = release_number(torch)
@@ -560,7 +553,7 @@ def lacking(index: Index, section: int, torch: str) -> str:
 class Result:
     """Neighbouring passages of one section, to be read at once."""
 
-    def __init__(self, section: int, first: int, last: int, score: float, text: str) -> None:
+    def __init__(self, section, first, last, score, text):
         self.section = section
         self.first = first
         self.last = last
@@ -568,32 +561,23 @@ class Result:
         self.text = text
 
 
-def tokens(text: str) -> int:
+def tokens(text):
     """How many tokens a text is counted as."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
 def search(
-    index: Index,
-    query: str,
+    index,
+    query,
     *,
-    budget: int = DEFAULT_BUDGET,
-    limit: int = DEFAULT_LIMIT,
-    category: str | None = None,
-    torch: str = "",
-) -> list[Result]:
-    """The best passages for a query, best first.
+    budget=DEFAULT_BUDGET,
+    limit=DEFAULT_LIMIT,
+    category=None,
+    torch="",
+):
+    """The best passages for a query, best first, in all at most ``budget`` tokens; of the best at least its beginning.
 
-    Args:
-        index: The skill's index.
-        query: A question, an error message, a log, or a name.
-        budget: Upper limit for the tokens of all texts together.
-        limit: Upper limit for the number of results.
-        category: Only sections of this category.
-        torch: The release of which a text says first what it lacks.
-
-    Returns:
-        Results whose texts fit the budget; where even the best passage does not, its beginning.
+    Only sections of the category count, if there is one; what the release ``torch`` lacks is said first.
     """
     scores = rank(index, query)
     if category is not None:
@@ -617,19 +601,17 @@ def search(
     return results
 
 
-def choose(
-    index: Index, order: list[int], scores: dict[int, float], remarks: dict[int, str], *, budget: int, limit: int
-) -> list[list[int]]:
+def choose(index, order, scores, remarks, *, budget, limit):
     """Which passages are shown: runs of neighbours of one section, each by its first and last passage.
 
     The best sections come first, with what stands around their best passage, up to ``WINDOWS``; then whatever else
     scores best, at the end of a run or as a new one, as long as the budget lasts.
     """
-    runs: list[list[int]] = []
-    shown: set[str] = set()
+    runs = []
+    shown = set()
     misses = 0
 
-    def cost(passage: int) -> int:
+    def cost(passage):
         return tokens(index.read(passage)) + 1
 
     for windows in (WINDOWS, ()):
@@ -667,7 +649,7 @@ def choose(
 # --- command line ----------------------------------------------------------------------------------------------
 
 
-def as_json(index: Index, query: str, results: list[Result]) -> str:
+def as_json(index, query, results):
     """The results for a program."""
     try:
         from _json import encode_basestring_ascii as quoted  # noqa: PLC0415 - without the rest of json; see the top
@@ -688,7 +670,7 @@ def as_json(index: Index, query: str, results: list[Result]) -> str:
     return f'{{"query": {quoted(query)}, "results": [{", ".join(found)}], "tokens": {total}}}'
 
 
-def as_text(index: Index, results: list[Result]) -> str:
+def as_text(index, results):
     """The results for a reader."""
     blocks = []
     for result in results:
@@ -700,7 +682,7 @@ def as_text(index: Index, results: list[Result]) -> str:
     return "\n".join(blocks)
 
 
-def suggestions(index: Index, query: str) -> str:
+def suggestions(index, query):
     """What to try when nothing was found."""
     known = index.last_names() + index.terms()
     words = {word for word in words_of(query)[:50] if len(word) > 3}
@@ -712,52 +694,32 @@ class Usage(Exception):
     """The command line is wrong."""
 
 
-class Options:
-    """The command line, taken apart."""
-
-    def __init__(self, arguments: list[str]) -> None:
-        self.budget = DEFAULT_BUDGET
-        self.limit = DEFAULT_LIMIT
-        self.category: str | None = None
-        self.torch: str | None = None
-        self.json = False
-        self.help = False
-        words = list(arguments)
-        while words and words[0].startswith("-") and words[0] != "-":
-            option = words.pop(0)
-            if option == "--":
-                break
-            name, equals, value = option.partition("=")
-            if name in ("--budget", "--limit", "--category", "--torch"):
-                self._set(name, value if equals else words.pop(0) if words else "")
-            elif option == "--json":
-                self.json = True
-            elif option in ("-h", "--help"):
-                self.help = True
-            else:
-                raise Usage(f"no option {option!r}; see --help")
-        self.query = " ".join(words)
-
-    def check(self, index: Index) -> None:
-        """Refuse a category that the skill does not have."""
-        if self.category is not None and self.category not in index.categories:
-            raise Usage(f"no category {self.category!r}: use one of {', '.join(index.categories)}")
-
-    def _set(self, name: str, value: str) -> None:
-        if name == "--category":
-            self.category = value
-            return
-        if name == "--torch":
-            if not release_number(value):
-                raise Usage(f"--torch wants a release such as 2.7, not {value!r}")
-            self.torch = value
-            return
-        if not (value.isascii() and value.isdigit() and int(value) > 0):
-            raise Usage(f"{name} wants a whole number of at least 1, not {value!r}")
-        setattr(self, name[2:], int(value))
+def parse(arguments):
+    """The options of a command line by their names, and the query."""
+    options = {}
+    words = list(arguments)
+    while words and words[0].startswith("-") and words[0] != "-":
+        name, equals, value = words.pop(0).partition("=")
+        if name == "--":
+            break
+        if name in ("--json", "--help", "-h"):
+            options[name] = ""
+        elif name in ("--budget", "--limit", "--category", "--torch"):
+            options[name] = value if equals else words.pop(0) if words else ""
+        else:
+            raise Usage(f"no option {name!r}; see --help")
+    return options, " ".join(words)
 
 
-def read_query(words: str) -> str:
+def number(options, name, default):
+    """The value of an option that is a number."""
+    value = options.get(name, str(default))
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) > 0):
+        raise Usage(f"{name} wants a whole number of at least 1, not {value!r}")
+    return int(value)
+
+
+def read_query(words):
     """The query of the command line; ``-`` stands for standard input."""
     query = sys.stdin.buffer.read().decode("utf-8", errors="replace") if words == "-" else words
     if not query.strip():
@@ -767,39 +729,37 @@ def read_query(words: str) -> str:
     return query
 
 
-def main(arguments: list[str] | None = None, skill: str = SKILL) -> int:
-    """Parse the command line, search, print.
-
-    Args:
-        arguments: Instead of those of the process.
-        skill: The skill's folder.
-
-    Returns:
-        The exit status.
-    """
+def main(arguments=None, skill=SKILL):
+    """Search as the command line says, which is the process's if there are no arguments; gives the exit status."""
     try:
-        options = Options(sys.argv[1:] if arguments is None else arguments)
-        if options.help:
-            print(__doc__, end="")
-            return 0
-        query = read_query(options.query)
-        index = Index(skill)
-        options.check(index)
-        torch = installed_torch() if options.torch is None else options.torch
-        results = search(
-            index, query, budget=options.budget, limit=options.limit, category=options.category, torch=torch
-        )
-    except Usage as error:
-        print(f"search_docs.py: {error}", file=sys.stderr)
+        return run(sys.argv[1:] if arguments is None else arguments, skill)
+    except (Usage, BrokenSkill) as error:
+        remedy = "; install the skill again, or rebuild it with fsdp-skill build" * isinstance(error, BrokenSkill)
+        print(f"search_docs.py: {error}{remedy}", file=sys.stderr)
         return 2
-    except BrokenSkill as error:
-        print(f"search_docs.py: {error}; install the skill again, or rebuild it with fsdp-skill build", file=sys.stderr)
-        return 2
+
+
+def run(arguments, skill):
+    """Parse the command line, search, print."""
+    options, words = parse(arguments)
+    if "--help" in options or "-h" in options:
+        print(__doc__, end="")
+        return 0
+    budget, limit = number(options, "--budget", DEFAULT_BUDGET), number(options, "--limit", DEFAULT_LIMIT)
+    category, torch = options.get("--category"), options.get("--torch")
+    if torch is not None and not release_number(torch):
+        raise Usage(f"--torch wants a release such as 2.7, not {torch!r}")
+    query = read_query(words)
+    index = Index(skill)
+    if category is not None and category not in index.categories:
+        raise Usage(f"no category {category!r}: use one of {', '.join(index.categories)}")
+    beside = installed_torch() if torch is None else ""
+    results = search(index, query, budget=budget, limit=limit, category=category, torch=torch or beside)
     documented = release_number(index.version)
-    if torch and options.torch is None and documented and documented != release_number(torch):
-        note = f"beside this Python is torch {torch}, the documentation is of {index.version}; what it lacks is marked"
+    if beside and documented and documented != release_number(beside):
+        note = f"beside this Python is torch {beside}, the documentation is of {index.version}; what it lacks is marked"
         print(f"search_docs.py: {note}", file=sys.stderr)
-    if options.json:
+    if "--json" in options:
         print(as_json(index, query, results))
     elif results:
         print(as_text(index, results), end="")

@@ -1,6 +1,6 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 8, a JSON object:
+Format 9, a JSON object:
 
 - ``format``, ``about``;
 - ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
@@ -12,8 +12,8 @@ Format 8, a JSON object:
   torch has the section's object, what replaces it in later releases and in earlier ones, and its later parameters
   (``2.7 - - old.name mesh=2.9,group=2.10``); ``terms`` are sorted; ``idf`` is rank-bm25's weight of a term that so many
   entries have;
-- the numbers are the columns that ``NUMBERS`` names, each its length and its values, below 65,536: first the low bytes
-  of all, then the high ones. ``section``, ``first`` and ``last`` are the distances from the one before, modulo 65,536.
+- the numbers are the columns that ``NUMBERS`` names, each its length and its values, of 16 bits: first the low bytes
+  of all, then the high ones. ``section``, ``first`` and ``last`` are the distances from the one before.
   For each section
   ``kind``, ``category``, ``page`` (one of ``pages``), ``parents`` (its own number where there is none) and
   ``section_lengths``, the lengths of its entries, a hint's as often as its words count in the section; for each
@@ -226,11 +226,11 @@ def _columns(columns: Iterable[Sequence[int]]) -> bytes:
 
 def _planes(values: Sequence[int]) -> bytes:
     """The low bytes of all values, then the high ones; so they compress best."""
-    return bytes(value & 0xFF for value in values) + bytes(value >> 8 for value in values)
+    return bytes(value & 0xFF for value in values) + bytes(value >> 8 & 0xFF for value in values)
 
 
 def _distances(column: Sequence[int]) -> list[int]:
-    return [value - before & 0xFFFF for value, before in zip(column, [0, *column], strict=False)]
+    return [value - before for value, before in zip(column, [0, *column], strict=False)]
 
 
 def _packed(data: bytes, letters: tuple[bytes, bytes]) -> list[str]:
