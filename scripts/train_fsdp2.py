@@ -2,11 +2,9 @@
 
     torchrun --standalone --nproc-per-node 8 train_fsdp2.py --model FOLDER --data TEXT --steps 1000
 
-The same command goes on after a stop, from the newest checkpoint, also on another number of ranks. Without a GPU
-it runs on CPUs with gloo, to try it out. `train()` is the story; the functions follow in the order of their calls.
-Shapes: B sequences of a micro-batch, T tokens of a sequence, V entries of the vocabulary.
+The same command resumes from the newest checkpoint, also on another number of ranks. Without a GPU it runs on
+CPUs, to try it out. `train()` is the story; the functions follow in the order of their calls.
 """
-# ruff: noqa: ANN401
 
 import json
 import math
@@ -22,7 +20,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from fnmatch import filter as matching
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,48 +28,47 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as dcp_state
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import cross_entropy, pad
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 OPTIONS: dict[str, tuple[Any, ...]] = {  # name: default, help, words to choose from
-    "model": ("", "Hugging Face folder (default: a tiny random Llama)"),
-    "from-scratch": (False, "random weights, only the config of --model"),
+    "model": ("", "Hugging Face folder; none: a tiny random Llama"),
+    "from-scratch": (False, "random weights, the config of --model"),
     "data": (os.__file__, "plain text, or .jsonl: lines with `text`"),
-    "checkpoint-dir": ("checkpoints", "for checkpoints, tokens and export; all nodes see it"),
-    "steps": (20, "optimizer steps in all"),
-    "batch-size": (0, "sequences a step over all ranks; 0: micro-batch x ranks"),
-    "micro-batch": (2, "sequences a rank takes at once; more are accumulated"),
+    "checkpoint-dir": ("checkpoints", "seen by all nodes; also for tokens and export"),
+    "steps": (20, "steps in all"),
+    "batch-size": (0, "sequences a step; 0: micro-batch x ranks"),
+    "micro-batch": (2, "sequences a rank takes at once"),
     "seq-len": (128, "tokens of a sequence"),
-    "seed": (0, "of random weights, data order and dropout"),
+    "seed": (0, "of weights, data order and dropout"),
     "lr": (3e-4, "peak learning rate"),
     "warmup": (5, "steps of linear warm-up; then a cosine to a tenth"),
-    "weight-decay": (0.1, "of matrices; norms and biases have none"),
-    "clip": (1.0, "largest global gradient norm; 0: no limit"),
+    "weight-decay": (0.1, "of matrices; norms, biases: none"),
+    "clip": (1.0, "largest gradient norm; 0: no limit"),
     "freeze": ("", "patterns of parameters to freeze, `!` takes back: '*,!*lora*'"),
-    "block-class": ("", "class to shard by (default: the model's own word)"),
+    "block-class": ("", "class to shard by; none: the model's own word"),
     "dtype": ("bf16", "type of compute; the rest stays fp32", "bf16", "fp32"),
     "replicas": (1, "HSDP: copies of the sharded model"),
     "reshard": ("true", "after a block's forward: true, false or to N ranks"),
     "prefetch": (0, "blocks gathered ahead explicitly; 0: FSDP2's own one"),
     "recompute": ("none", "activation checkpointing", "none", "full", "selective"),
     "compile": (False, "torch.compile every block"),
-    "save-every": (100, "steps from checkpoint to checkpoint; 0: none"),
-    "keep": (2, "checkpoints to keep"),
-    "resume": ("auto", "auto, none or the path of a checkpoint"),
-    "export": ("fp32", "type of the final export", "fp32", "bf16", "none"),
+    "save-every": (100, "steps to a checkpoint; 0: none"),
+    "keep": (2, "checkpoints kept"),
+    "resume": ("auto", "auto, none or a checkpoint"),
+    "export": ("fp32", "type of the model", "fp32", "bf16", "none"),
     "metrics": ("", "file for a JSON line a step"),
-    "on-nonfinite": ("stop", "loss or gradient not finite", "stop", "skip"),
-    "timeout": (600, "seconds until a hanging collective ends the job"),
+    "on-nonfinite": ("stop", "loss or gradient", "stop", "skip"),
+    "timeout": (600, "seconds that a collective may hang"),
 }
 RANK, WORLD_SIZE = int(os.environ.get("RANK", "-1")), int(os.environ.get("WORLD_SIZE", "1"))  # as torchrun says
-IGNORE = -100  # a label that has no loss
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Dense bf16 FLOP/s by a part of the device's name, first match counts; from NVIDIA's data sheets.
+ATTEMPT = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+IGNORE = -100  # cross_entropy's label without loss
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# Dense bf16 FLOP/s by a part of the device's name (first match), from NVIDIA's data sheets.
 PEAK_FLOPS = {"B200": 2.25e15, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12}
 
 
@@ -81,13 +77,12 @@ class TrainingError(Exception):
 
 
 class UsageError(TrainingError):
-    """The command asks for what cannot be done."""
+    """The command asks for the impossible."""
 
 
 @record
 def main() -> None:
-    """Train; one line of rank 0 for what a person can mend; no process group is left behind."""
-    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
     for name, (default, text, *words) in OPTIONS.items():
         kind = {"action": "store_true"} if default is False else {"type": type(default), "choices": words or None}
         parser.add_argument(f"--{name}", default=default, help=text + (" [%(default)s]" if default else ""), **kind)
@@ -95,7 +90,7 @@ def main() -> None:
         train(parser.parse_args())
     except TrainingError as error:
         if RANK <= 0:
-            print(f"{Path(__file__).name}: {error}", file=sys.stderr, flush=True)
+            print(f"{Path(__file__).name}: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, UsageError) else 1) from None
     finally:
         if dist.is_initialized():
@@ -103,7 +98,6 @@ def main() -> None:
 
 
 def train(args: Namespace) -> None:
-    """The whole run."""
     device = start_process_group(args)
     mesh, rounds = build_mesh(args, device), count_rounds(args)
     path = on_rank0(f"--data {args.data}", lambda: write_tokens(args))
@@ -127,8 +121,7 @@ def train(args: Namespace) -> None:
     while step < args.steps and not stop:
         torch.manual_seed(hash((args.seed, step, RANK)))  # dropout is the same after a resume
         batches = [micro_batch(tokens, position, turn, args, device) for turn in range(rounds)]
-        num_tokens = count_tokens(batches)
-        loss = forward_backward(model, batches, num_tokens)
+        loss, num_tokens = forward_backward(model, batches)
         norm = clip_gradients(model, args.clip)
         losses, grad_norm, num, stop = agree(loss, norm, num_tokens, bool(signals))
         step, position = step + 1, position + rounds * args.micro_batch * WORLD_SIZE
@@ -140,7 +133,9 @@ def train(args: Namespace) -> None:
         elif args.on_nonfinite == "skip":
             line["skipped"] = 1
         else:
-            raise nonfinite(step, losses, grad_norm, checkpoints.wait())
+            ranks = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
+            what = f"step {step} is not finite: loss of ranks {ranks}, gradient norm {grad_norm}"
+            raise TrainingError(f"{what}; {checkpoints.wait()}; lower --lr or give --on-nonfinite skip")
         optimizer.zero_grad()
         line["tokens_per_second"] = num / WORLD_SIZE / (time.perf_counter() - then)
         then = time.perf_counter()
@@ -159,27 +154,25 @@ def train(args: Namespace) -> None:
 
 
 def start_process_group(args: Namespace) -> torch.device:
-    """Also gives this rank's device: a GPU for each rank, or the CPU where there is none."""
     if RANK < 0:
-        raise UsageError(f"not started by torchrun; `torchrun --nproc-per-node 2 {Path(__file__).name}` does")
+        raise UsageError(f"start it by `torchrun --nproc-per-node 2 {Path(__file__).name}`")
     ranks, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if 0 < gpus < ranks:
         raise UsageError(f"{ranks} ranks on a node with {gpus} GPUs; give torchrun --nproc-per-node {gpus}")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpus else torch.device("cpu")
+    device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK')}" if gpus else "cpu")
     if gpus:
         torch.cuda.set_device(device)  # before NCCL starts on the current device
     else:
-        say("no CUDA device: training on CPUs with gloo; FSDP2 of torch 2.6 cannot")
+        say("no CUDA device: training on CPUs; FSDP2 of torch 2.6 cannot")
     timeout = timedelta(seconds=args.timeout)
-    store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
-    # torchrun may restart ranks with the store of those that died: these must not find the old addresses.
-    store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT')}", store)
+    # torchrun may restart ranks on the store of those that died, with their old addresses.
+    store = dist.PrefixStore(ATTEMPT, next(dist.rendezvous("env://", timeout=timeout))[0])
     backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"  # gloo for what is on the host
     dist.init_process_group(backend, store=store, rank=RANK, world_size=WORLD_SIZE, timeout=timeout)
     return device
 
 
-def build_mesh(args: Namespace, device: torch.device) -> DeviceMesh:
+def build_mesh(args: Namespace, device: torch.device) -> dist.DeviceMesh:
     """All ranks share the model; or rows of neighbours do, inside a node, and the rows hold copies (HSDP)."""
     shards, rest = divmod(WORLD_SIZE, args.replicas)
     if rest:
@@ -188,38 +181,36 @@ def build_mesh(args: Namespace, device: torch.device) -> DeviceMesh:
     if args.reshard not in ("true", "false", *parts):
         raise UsageError(f"--reshard {args.reshard} on {shards} ranks; give true, false or one of {parts}")
     sizes = {"replicate": args.replicas, "shard": shards} if args.replicas > 1 else {"shard": shards}
-    return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    return dist.init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def count_rounds(args: Namespace) -> int:
-    """The micro-batches that a rank takes for one step."""
+    """The micro-batches that a rank takes for a step."""
     at_once = args.micro_batch * WORLD_SIZE
     rounds, rest = divmod(args.batch_size or at_once, at_once)
     if rest:
-        sizes = f"{at_once} (--micro-batch {args.micro_batch} x {WORLD_SIZE} ranks)"
-        raise UsageError(f"--batch-size {args.batch_size} does not divide by {sizes}; give a multiple")
+        raise UsageError(f"--batch-size {args.batch_size}: give a multiple of {at_once}, --micro-batch x ranks")
     return rounds
 
 
 def say(text: str) -> None:
-    """Print on rank 0."""
     if RANK == 0:
         print(text, flush=True)
 
 
-@lru_cache(maxsize=1)
+@lru_cache
 def file_group() -> dist.ProcessGroup:
-    """Where ranks wait for files: tokenising or writing a checkpoint may take longer than --timeout."""
+    """Where ranks wait for files, which may take longer than --timeout."""
     return dist.new_group(backend="gloo", timeout=timedelta(hours=24))
 
 
 def on_rank0(what: str, work: Callable[[], Any]) -> Any:
-    """What `work` gives on rank 0, on every rank; likewise its error, so that none waits in vain."""
+    """What `work` gives on rank 0, for every rank; its error, too, so that none waits in vain."""
     result: list[Any] = [None]
     if RANK == 0:
         try:
             result = [work()]
-        except (OSError, ValueError, KeyError) as error:  # of files and of what stands in them
+        except (OSError, ValueError, KeyError) as error:
             result = [TrainingError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}")]
     dist.broadcast_object_list(result, src=0, group=file_group())
     if isinstance(result[0], TrainingError):
@@ -231,7 +222,7 @@ def on_rank0(what: str, work: Callable[[], Any]) -> Any:
 
 
 def write_tokens(args: Namespace) -> str:
-    """The file with the text's tokens, int32, or with its bytes; written before the first run."""
+    """The file with the text's tokens, or bytes, as int32."""
     source, model, folder = Path(args.data), Path(args.model or "bytes"), Path(args.checkpoint_dir)
     stat = source.stat()
     path = folder / f"{model.name}-{source.name}-{stat.st_size}-{stat.st_mtime_ns}.int32"
@@ -241,27 +232,26 @@ def write_tokens(args: Namespace) -> str:
         raise ValueError("no text")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(model) if any(model.glob("tokenizer*")) else None
-    end = (tokenizer and tokenizer.eos_token_id) or 0  # of a document; plain text is a piece of one
-    with source.open(encoding="utf-8") as text, path.with_suffix(".partial").open("wb") as file:
+    end = [(tokenizer and tokenizer.eos_token_id) or 0] if source.suffix == ".jsonl" else []  # of a document
+    part = path.with_suffix(".part")
+    with source.open(encoding="utf-8") as text, part.open("wb") as file:
         while lines := text.readlines(1 << 20):  # about a mebibyte at a time
-            documents = [json.loads(line)["text"] for line in lines] if source.suffix == ".jsonl" else []
-            texts = documents or ["".join(lines)]
+            texts = [json.loads(line)["text"] for line in lines] if end else ["".join(lines)]
             for ids in tokenizer(texts, add_special_tokens=False).input_ids if tokenizer else map(str.encode, texts):
-                array("i", [*ids, end] if documents else [*ids]).tofile(file)
-    return str(path.with_suffix(".partial").replace(path))
+                array("i", [*ids, *end]).tofile(file)
+    return str(part.replace(path))
 
 
 @lru_cache(maxsize=2)
 def epoch_order(num_sequences: int, seed: int) -> list[int]:
-    """An epoch's order of sequences."""
     return torch.randperm(num_sequences, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def micro_batch(tokens: Tensor, position: int, turn: int, args: Namespace, device: torch.device) -> Tensor:
-    """This rank's part of one turn of the step that begins at `position`: [B, T + 1], inputs and labels one further.
+    """[sequences, tokens + 1]: this rank's part of a turn of the step that begins at `position`.
 
-    The text is cut into sequences without gaps; the last is filled up with labels that do not count. `position`
-    counts sequences since the first step, over all ranks and epochs, so it means the same on any number of ranks.
+    `position` counts sequences over all ranks and epochs: it means the same on any number of ranks. The text's last
+    sequence is filled up with labels that do not count.
     """
     length, first = args.seq_len, position + (turn * WORLD_SIZE + RANK) * args.micro_batch
     num_sequences, rows = -(-(len(tokens) - 1) // length), []
@@ -269,24 +259,22 @@ def micro_batch(tokens: Tensor, position: int, turn: int, args: Namespace, devic
         epoch, index = divmod(i, num_sequences)
         start = epoch_order(num_sequences, args.seed * 1_000_003 + epoch)[index] * length
         row = tokens[start : start + length + 1].long()
-        rows.append(pad(row, (0, length + 1 - len(row)), value=IGNORE))
-    batch = torch.stack(rows)
-    return batch.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else batch
+        rows.append(nn.functional.pad(row, (0, length + 1 - len(row)), value=IGNORE))
+    return torch.stack(rows).to(device, non_blocking=True)
 
 
-# -- model on meta, activation checkpointing, compile, fully_shard --
+# -- model --
 
 
 def load_config(folder: str) -> Any:
-    """The folder's configuration, or a tiny Llama over bytes."""
     if folder:
         return AutoConfig.from_pretrained(Path(folder, "config.json").resolve(strict=True))  # no name on the hub
-    sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
-    return LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    sizes = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128}
+    return LlamaConfig(**sizes, num_hidden_layers=4, num_attention_heads=4)
 
 
 def new_model(config: Any) -> nn.Module:
-    """A random model, in fp32: what AdamW adds to a weight is often too small for bf16."""
+    """In fp32: what AdamW adds to a weight may be too small for bf16."""
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
 
 
@@ -302,12 +290,12 @@ def freeze(model: nn.Module, patterns: str) -> None:
 
 
 def find_blocks(model: nn.Module, block_class: str) -> list[nn.Module]:
-    """The transformer blocks in the order of the forward: what is gathered at once."""
+    """The transformer blocks: what is gathered at once."""
     names = [block_class] if block_class else list(model._no_split_modules or ())
     blocks = [module for module in model.modules() if type(module).__name__ in names]
     if not blocks:
         known = sorted({type(m[0]).__name__ for m in model.modules() if isinstance(m, nn.ModuleList)})
-        raise UsageError(f"no block of class {names} in the model; try --block-class with one of {known}")
+        raise UsageError(f"no block of class {names}; try --block-class with one of {known}")
     return blocks
 
 
@@ -328,7 +316,7 @@ def wrap_forward(block: nn.Module, args: Namespace) -> None:
         block.forward = torch.compile(block.forward)
 
 
-def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, args: Namespace) -> None:
+def shard(model: nn.Module, blocks: list[nn.Module], mesh: dist.DeviceMesh, args: Namespace) -> None:
     """Blocks first, then the root, which owns what is left: the last norm, a tied embedding."""
     reshard: bool | int = int(args.reshard) if args.reshard.isdecimal() else args.reshard == "true"
     # Gradients are reduced in fp32: a sum over many ranks loses too much in bf16.
@@ -346,20 +334,17 @@ def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, args: Nam
         block.set_modules_to_backward_prefetch(blocks[max(i - args.prefetch, 0) : i][::-1])
 
 
-# -- materialise, weights --
-
-
 @torch.no_grad()
 def materialise(model: nn.Module, device: torch.device) -> None:
-    """Memory for this rank's shards, poisoned with NaN, so that nothing can stay unfilled unnoticed."""
+    """Memory for this rank's shards, poisoned with NaN to show what is never filled."""
     model.to_empty(device=device)
-    for tensor in chain(model.parameters(), model.buffers()):
+    for tensor in [*model.parameters(), *model.buffers()]:
         tensor.fill_(math.nan if tensor.is_floating_point() else -1)
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, config: Any, args: Namespace) -> None:
-    """Rank 0 reads or draws the weights on its host and deals out the shards, one tensor after the other."""
+    """Rank 0 reads or draws the weights on its host and deals out shards, a tensor at a time."""
     weights: dict[str, Tensor] = {}
 
     def read() -> list[Tensor]:
@@ -369,34 +354,31 @@ def load_weights(model: nn.Module, config: Any, args: Namespace) -> None:
         weights.update(whole.state_dict())
         return list(whole.buffers())
 
-    buffers = on_rank0(f"--model {args.model}", read)  # rotary tables and the like, which no state dict has
+    buffers = on_rank0(f"--model {args.model}", read)  # rotary tables: no state dict has them
     options = dcp_state.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     dcp_state.set_model_state_dict(model, weights, options=options)
     for mine, buffer in zip(model.buffers(), buffers, strict=True):
         mine.copy_(buffer)
-    named, ranks = chain(model.named_parameters(), model.named_buffers()), [None] * WORLD_SIZE
-    parts = ((name, tensor.to_local() if isinstance(tensor, DTensor) else tensor) for name, tensor in named)
-    dist.all_gather_object(ranks, [name for name, part in parts if part.isnan().any()], group=file_group())
+    named, ranks = [*model.named_parameters(), *model.named_buffers()], [None] * WORLD_SIZE
+    nan = [name for name, t in named if (t.to_local() if isinstance(t, DTensor) else t).isnan().any()]
+    dist.all_gather_object(ranks, nan, group=file_group())
     if any(ranks):
         raise TrainingError(f"NaN in the weights, or never filled, by rank: {ranks}")
 
 
-# -- optimizer, schedule --
-
-
 def build_optimizer(model: nn.Module, args: Namespace) -> torch.optim.Optimizer:
-    """Fused AdamW over what is trained; what is no matrix (norms, biases) has no decay."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    """Fused AdamW; norms and biases have no decay."""
+    trained = [p for p in model.parameters() if p.requires_grad]
     groups = [([p for p in trained if p.ndim > 1], args.weight_decay), ([p for p in trained if p.ndim <= 1], 0.0)]
-    groups = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
+    groups = [{"params": params, "weight_decay": decay} for params, decay in groups if params]
     return torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=True)
 
 
 def learning_rate(step: int, args: Namespace) -> float:
-    """Linear warm-up, then a cosine from the peak to a tenth of it; steps count from 1."""
+    """Linear warm-up, then a cosine to a tenth of the peak; steps count from 1."""
     if step <= args.warmup:
         return args.lr * step / args.warmup
-    done = (step - args.warmup) / max(args.steps - args.warmup, 1)
+    done = (step - args.warmup) / (args.steps - args.warmup)
     return args.lr * (0.55 + 0.45 * math.cos(math.pi * done))
 
 
@@ -404,9 +386,9 @@ def learning_rate(step: int, args: Namespace) -> float:
 
 
 class Checkpoints:
-    """Folders `step-00000100`; one is whole when it has `.metadata`, which torch writes after the data of all ranks.
+    """Folders `step-00000100`, whole once they have `.metadata`: torch writes it after the data of all ranks.
 
-    Learning rate, dropout and order of the data follow from seed, step and position: no other state is theirs.
+    No random states: each step is seeded from seed, step and rank, the data's order follows from seed and position.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, about: str, args: Namespace) -> None:
@@ -414,62 +396,59 @@ class Checkpoints:
         self.folder, self.pending = Path(args.checkpoint_dir), None
 
     def whole(self) -> list[Path]:
-        """Whole checkpoints, the oldest first."""
-        return sorted(path.parent for path in self.folder.glob("step-*/.metadata"))
+        return sorted(path.parent for path in self.folder.glob("step-*/.metadata"))  # the oldest first
 
     def save(self, run: dict[str, Any]) -> None:
-        """Copy the state to the host, which takes a moment; a thread writes the copy while training goes on."""
+        """Copy the state to the host; a thread writes the copy while training goes on."""
         self.wait()
         weights, moments = dcp_state.get_state_dict(self.model, self.optimizer)
-        run = {**run, "about": self.about, "args": str(vars(self.args))}
-        state = {"model": weights, "optimizer": moments, "run": run}
+        state = {"model": weights, "optimizer": moments, "run": {**run, "about": self.about}}
         path = self.folder / f"step-{run['step']:08d}"
         self.pending = dcp.async_save(state, checkpoint_id=path, process_group=file_group())
-        if not hasattr(dcp.staging, "DefaultStager") and next(self.model.parameters()).device.type == "cpu":
-            self.wait()  # torch 2.6 makes no copy of what is on the host already
+        if not hasattr(dcp.staging, "DefaultStager"):
+            self.wait()  # torch 2.6 does not copy what is on the host
 
     def wait(self) -> str:
-        """Until the last one is whole, then drop the oldest; says which is the newest."""
+        """Until the last one is whole, then drop the oldest; names the newest."""
         error, whole = self.pending and self.pending.exception(), self.whole()
         newest = f"last checkpoint: {whole[-1] if whole else 'none'}"
         if error:
-            reason = str(error).strip().rpartition("\n")[2]
-            free = f"{shutil.disk_usage(self.folder).free >> 20} MiB free; make room, then start again"
-            raise TrainingError(f"{self.folder}: no checkpoint written: {reason}; {newest}; {free}")
+            reason, free = str(error).strip().rpartition("\n")[2], shutil.disk_usage(self.folder).free >> 20
+            raise TrainingError(f"nothing saved: {reason}; {newest}; make room in {self.folder}: {free} MiB free")
         for old in whole[: -self.args.keep] if RANK == 0 else ():
             (old / ".metadata").unlink()
             shutil.rmtree(old)
         return newest
 
     def choose(self) -> str:
-        """The checkpoint to take up, on rank 0; empty for none. Half-written ones are removed."""
+        """On rank 0: the checkpoint to take up, or ""; half-written ones are removed."""
         wanted, whole = self.args.resume, self.whole()
         for half in set(self.folder.glob("step-*")) - set(whole):
             shutil.rmtree(half)
-        if whole and wanted != "auto" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        if whole and wanted != "auto" and ATTEMPT == "0":
             raise ValueError(f"{whole[-1]} is there; give another --checkpoint-dir")
         if whole or wanted in ("auto", "none"):
             return str(whole[-1]) if whole else ""
-        if not (Path(wanted) / ".metadata").is_file():
+        if not Path(wanted, ".metadata").is_file():
             raise ValueError("no whole checkpoint")
         return wanted
 
     def resume(self, run: dict[str, Any]) -> dict[str, Any]:
-        """Load what --resume says, on any number of ranks; gives `run` as it was saved."""
+        """Load what --resume says; gives `run` as it was saved."""
         if path := on_rank0(f"--resume {self.args.resume}", self.choose):
-            run = {**run, "about": ""}
-            dcp.load({"run": run}, checkpoint_id=path, process_group=file_group())
+            load, run = partial(dcp.load, checkpoint_id=path, process_group=file_group()), {**run, "about": ""}
+            load({"run": run})
             if (about := run.pop("about")) != self.about:
                 raise UsageError(f"{path} is of {about}, not of {self.about}; give another --checkpoint-dir")
             weights, moments = dcp_state.get_state_dict(self.model, self.optimizer)
-            dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=path, process_group=file_group())
+            load({"model": weights, "optimizer": moments})
             dcp_state.set_state_dict(self.model, self.optimizer, model_state_dict=weights, optim_state_dict=moments)
             say(f"resuming from {path}: {run}")
         return run
 
 
 def describe(model: nn.Module, tokens: Tensor, args: Namespace) -> str:
-    """What must be equal for a checkpoint to be taken up."""
+    """What must be the same to resume."""
     sizes = f"{model.num_parameters():,} parameters ({model.num_parameters(only_trainable=True):,} trained)"
     return f"a {model.config.model_type} of {sizes}, {len(tokens):,} tokens by {args.seq_len}, seed {args.seed}"
 
@@ -478,48 +457,38 @@ def describe(model: nn.Module, tokens: Tensor, args: Namespace) -> str:
 
 
 def note_signals() -> list[int]:
-    """The signals of a preemption, as they come: only noted, since a collective may be under way."""
+    """A preemption's, only noted, since a collective may be under way."""
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _frame: signals.append(number))
     return signals
 
 
-def count_tokens(batches: list[Tensor]) -> Tensor:
-    """The labels that count in this step, over all turns and ranks; stays on the device."""
+def forward_backward(model: nn.Module, batches: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """This rank's sum of losses, and the tokens of all ranks.
+
+    FSDP averages gradients over ranks, which may hold different numbers of tokens. So the loss is a sum, times the
+    ranks (the average undone), over the tokens of all.
+    """
     num_tokens = sum((batch[:, 1:] != IGNORE).sum() for batch in batches)
     dist.all_reduce(num_tokens)
-    return num_tokens
-
-
-def forward_backward(model: nn.Module, batches: list[Tensor], num_tokens: Tensor) -> Tensor:
-    """Gradients of the mean loss over the step's tokens; this rank's sum of losses.
-
-    FSDP averages gradients over ranks, of which each may hold another number of tokens, as may the turns.
-    So the loss is a sum, times the ranks (the average undone), over the tokens of all ranks and turns.
-    """
     total = torch.zeros((), device=num_tokens.device)
     for turn, batch in enumerate(batches, 1):
         model.set_requires_gradient_sync(turn == len(batches))  # reduced once, by the last turn
-        loss = token_loss(model(input_ids=batch[:, :-1].clamp(min=0), use_cache=False).logits, batch[:, 1:])
+        logits = model(input_ids=batch[:, :-1].clamp(min=0), use_cache=False).logits.float()
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
         (loss * (WORLD_SIZE / num_tokens)).backward()
         total += loss.detach()
-    return total
-
-
-def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of logits [B, T, V], in fp32, summed over the labels that count."""
-    return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORE, reduction="sum")
+    return total, num_tokens
 
 
 def clip_gradients(model: nn.Module, limit: float) -> Tensor:
-    """Scale the gradients down to a global norm of `limit`; the norm before."""
-    norm = nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf)
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+    """Scale gradients down to a global norm of `limit`; gives the norm before."""
+    return nn.utils.clip_grad_norm_(model.parameters(), limit or math.inf).full_tensor()
 
 
 def agree(loss: Tensor, norm: Tensor, num_tokens: Tensor, stop: bool) -> tuple[list[float], float, int, bool]:
-    """Each rank's loss, the norm, the tokens, whether any rank must stop: the step's only wait for the device."""
+    """Each rank's loss, the norm, the tokens, whether any rank must stop: the only wait for the device."""
     report = torch.zeros(WORLD_SIZE + 3, dtype=torch.float64, device=loss.device)
     report[RANK], report[-3] = loss, stop
     dist.all_reduce(report)
@@ -528,27 +497,20 @@ def agree(loss: Tensor, norm: Tensor, num_tokens: Tensor, stop: bool) -> tuple[l
     return losses, grad_norm, int(num), stops > 0
 
 
-def nonfinite(step: int, losses: list[float], grad_norm: float, newest: str) -> TrainingError:
-    """Where a loss or gradient stopped being finite, and what is left."""
-    ranks = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-    what = f"step {step} is not finite: loss of ranks {ranks}, gradient norm {grad_norm}"
-    return TrainingError(f"{what}; {newest}; look at its data, lower --lr or give --on-nonfinite skip")
-
-
 # -- metrics, export --
 
 
 def flops_per_token(model: nn.Module, seq_len: int) -> float:
-    """6 N + 12 L H T (PaLM, arXiv 2204.02311, appendix B); N without an untied embedding's look-up."""
+    """6 N + 12 L H T (PaLM, arXiv 2204.02311, appendix B); N without an untied embedding."""
     config = model.config.get_text_config()
     look_up = 0 if config.tie_word_embeddings else config.vocab_size * config.hidden_size
     return 6 * (model.num_parameters() - look_up) + 12 * config.num_hidden_layers * config.hidden_size * seq_len
 
 
 def log(line: dict[str, float], flops: float, args: Namespace) -> None:
-    """A step's line on rank 0, to read and as JSON; of a step that was repeated the last line counts."""
+    """A step's line on rank 0, to read and as JSON; of a repeated step the last one counts."""
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    line["memory"] = torch.cuda.max_memory_allocated() or host  # bytes at most: tensors on the GPU, or the process
+    line["memory"] = torch.cuda.max_memory_allocated() or host  # peak bytes
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     if peak := next((peak for part, peak in PEAK_FLOPS.items() if part in name), 0):
         line["mfu"] = line["tokens_per_second"] * flops / peak
@@ -559,14 +521,12 @@ def log(line: dict[str, float], flops: float, args: Namespace) -> None:
 
 
 def export(model: nn.Module, config: Any, args: Namespace) -> None:
-    """A folder for `AutoModelForCausalLM.from_pretrained`; rank 0 collects the weights on its host."""
-    folder, dtype = Path(args.checkpoint_dir) / "export", DTYPES[args.export]
-    with torch.device("meta"):  # a plain model, for its class, names and ties
+    folder, dtype = Path(args.checkpoint_dir, "export"), DTYPES[args.export]
+    with torch.device("meta"):  # for class, names and ties
         plain = new_model(config).to(dtype)
-    weights = {}
-    for name, tensor in dcp_state.get_model_state_dict(model).items():
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # by all ranks, one after the other
-        weights |= {name: whole.to("cpu", dtype)} if RANK == 0 else {}
+    options = dcp_state.StateDictOptions(full_state_dict=True, cpu_offload=True)  # collected on rank 0's host
+    weights = dcp_state.get_model_state_dict(model, options=options)
+    weights = {name: weights.pop(name).to(dtype) for name in [*weights]}
     on_rank0(str(folder), lambda: plain.save_pretrained(folder, state_dict=weights))
     say(f"exported to {folder}")
 

@@ -14,7 +14,6 @@ TORCHRUN = {"standalone", "nnodes", "nproc-per-node", "max-restarts", "rdzv-back
 
 
 def test_accelerate_reads_the_configuration(monkeypatch):
-    pytest.importorskip("accelerate", reason="Accelerate is not installed")
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils import FullyShardedDataParallelPlugin
@@ -55,8 +54,9 @@ def unknown_fields(value, kind: str, where: str, models: list) -> list[str]:
 
 
 def test_kubernetes_and_kubeflow_know_every_field():
-    kubeflow = pytest.importorskip("kubeflow.training.models", reason="kubeflow-training is not installed")
-    kubernetes = pytest.importorskip("kubernetes.client", reason="kubernetes is not installed")
+    from kubeflow.training import models as kubeflow
+    from kubernetes import client as kubernetes
+
     manifest = yaml.safe_load((ASSETS / "kubernetes-pytorchjob.yaml").read_text())
     models = [kubeflow, kubernetes]
     assert unknown_fields(manifest, "KubeflowOrgV1PyTorchJob", "job", models) == []

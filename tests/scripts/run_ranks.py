@@ -115,8 +115,8 @@ def nan_loss(module, rank, *, step, on_rank):
 
     def forward_backward(*arguments):
         calls.append(1)
-        loss = inner(*arguments)
-        return loss * float("nan") if len(calls) == step and rank == on_rank else loss
+        loss, num_tokens = inner(*arguments)
+        return loss * float("nan") if len(calls) == step and rank == on_rank else loss, num_tokens
 
     module.forward_backward = forward_backward
 
@@ -158,11 +158,11 @@ def probe(module, rank, *, path):
 
     def counted(*arguments):
         with Collectives() as collectives:
-            loss = forward_backward(*arguments)
+            result = forward_backward(*arguments)
         for kind, part in (("reduced", "reduce_scatter"), ("gathered", "allgather")):
             found[kind].append(sum(part in name for name in collectives.names))
         found["names"] = sorted(set(collectives.names))
-        return loss
+        return result
 
     def clipped(model, limit):
         found["parameter_bytes"] = num_bytes(model.parameters())

@@ -15,6 +15,7 @@ TEMPLATES = [f"train_{name}.py" for name in ("fsdp2", "fsdp1", "mixed_precision"
 OWN = {
     "train_fsdp1.py": {
         "train", "build_mesh", "shard", "materialise", "build_optimizer", "forward_backward", "clip_gradients",
+        "export",
     },
     "train_mixed_precision.py": {"train", "shard", "forward_backward"},
     "train_cpu_offload.py": {"train", "wrap_forward", "shard"},
