@@ -8,29 +8,32 @@ import os
 import pickle
 import re
 import resource
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
-import warnings
+import timeit
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from statistics import mean, median_low
-from threading import Thread
 
 try:
     import torch
     import torch.distributed as dist
-except (ImportError, OSError) as error:
-    print(f"check_node.py: {error}; use the Python that trains")
-    raise SystemExit(3) from None
 
-SLOW = (10, 1.3)  # times the median, on CPU and GPU
-SIZES = ((2**16, 2**20, 2**23), (2**20, 2**25, 2**28))  # bytes, on CPU and GPU
-LEVELS = {True: "problem", False: "ok", None: "note"}
-# NAME[=HARMFUL] effect, or NAME>SUCCESSOR; from NCCL's user guide (env.html) and torch's ProcessGroupNCCL.hpp
+    CUDA = torch.cuda.is_available()
+except (ImportError, OSError) as error:
+    torch, CUDA, missing = None, False, str(error)
+
+DEVICE, BACKEND, SIDE = ("cuda", "nccl", 8192) if CUDA else ("cpu", "gloo", 256)
+SLOW = 1.3 if CUDA else 10  # times the median
+SIZES = (2**20, 2**25, 2**28) if CUDA else (2**16, 2**20, 2**23)  # bytes
+LEVELS = {True: "problem", "unknown": "unknown", None: "note", False: "ok"}
+# NAME[=HARMFUL] effect; from NCCL's user guide (env.html) and torch's ProcessGroupNCCL.hpp
 VARIABLES = """\
 NCCL_SOCKET_IFNAME interfaces
 GLOO_SOCKET_IFNAME interfaces
@@ -58,26 +61,29 @@ TORCH_FR_DUMP_TEMP_FILE dumps
 TORCH_DISTRIBUTED_DEBUG=DETAIL slow
 CUDA_LAUNCH_BLOCKING=1 no overlap
 CUDA_DEVICE_MAX_CONNECTIONS=1 no overlap in FSDP2
-NCCL_IB_CUDA_SUPPORT>NCCL_NET_GDR_LEVEL
-NCCL_TREE_THRESHOLD>NCCL_ALGO
-NCCL_LL_THRESHOLD>NCCL_PROTO"""
+NCCL_IB_CUDA_SUPPORT=.+ old, use NCCL_NET_GDR_LEVEL
+NCCL_TREE_THRESHOLD=.+ old, use NCCL_ALGO
+NCCL_LL_THRESHOLD=.+ old, use NCCL_PROTO"""
 
 
 # A check yields whether something is bad (None: only a note), what it is, the remedy.
 def gpus(me):
-    me.agree = {"python": sys.version.split()[0], "torch": torch.__version__, "cuda": torch.version.cuda}
-    if not me.cuda:
-        yield Path("/dev/nvidiactl").exists() or None, f"no GPU for {me.agree}", "match torch and driver"
-        me.work = burst(me)
+    if not torch:
+        yield "unknown", missing, "use the Python that trains"
         return
-    count = torch.cuda.device_count()
-    me.agree |= {"nccl": str(torch.cuda.nccl.version()), "gpus": f"{count} {torch.cuda.get_device_name()}"}
-    yield False, str(me.agree), ""
-    for i in range(count) if me.world == 1 else [me.local % count]:
+    me.agree = {"python": sys.version.split()[0], "torch": torch.__version__, "cuda": torch.version.cuda}
+    count = torch.cuda.device_count() if CUDA else 0
+    if count:
+        me.agree |= {"nccl": str(torch.cuda.nccl.version()), "gpus": f"{count} {torch.cuda.get_device_name()}"}
+    else:
+        me.work = burst()
+    lost = not count and (Path("/dev/nvidiactl").exists() or None)
+    yield lost, f"{count} GPUs, {me.agree}", "match torch and driver"
+    for i in range(count)[me.local :][: 1 if me.world > 1 else None]:
         torch.cuda.set_device(i)
         free, total = torch.cuda.mem_get_info()
         yield free < 0.9 * total, f"GPU {i}: {free >> 30} of {total >> 30} GiB free", "end what runs there"
-        me.work = burst(me)
+        me.work = burst()
         yield nvml(i, count)
 
 
@@ -98,37 +104,30 @@ def nvml(i, count):
     throttle, ecc = ask("CurrentClocksThrottleReasons"), ask("TotalEccErrors", 1, 0)
     links = [ask("NvLinkState", link) for link in range(18)]
     # ways: 10 PCIe switch, 20 several, 30 host bridge, 40 NUMA node, 50 other socket; peer access
-    others = [j for j in range(count) if j != i]
-    ways = {j: (ask("TopologyCommonAncestor", handles[j]), torch.cuda.can_device_access_peer(i, j)) for j in others}
-    what = (
-        f"GPU {i}: {ask('ClockInfo', 1)} of {ask('MaxClockInfo', 1)} MHz, {throttle=} {ecc=} PCIe {width} of {full}, "
-    )
-    what += f"NVLinks {links.count(1)} up {links.count(0)} down, {ways=}"
+    ways, peer = {}, torch.cuda.can_device_access_peer
+    for j in {*range(count)} - {i}:
+        ways[j] = ask("TopologyCommonAncestor", handles[j]), peer(i, j)
+    what = f"GPU {i}: {ask('ClockInfo', 1)} of {ask('MaxClockInfo', 1)} MHz, {throttle=} {ecc=} PCIe {width} of {full}"
+    what += f", NVLinks {links.count(1)} up {links.count(0)} down, {ways=}"
     bad = (throttle or 0) & 0xE8 or ecc or (width or 0) < (full or 0) or {0, 1} <= {*links}  # 0xE8: heat, power
-    return bool(bad), what, "look at cooling, power, seat; drain the node"
+    return bool(bad), what, "look at cooling, power, seat"
 
 
-def burst(me):
-    size, dtype = (8192, torch.bfloat16) if me.cuda else (256, torch.float32)
-    matrix = torch.ones(size, size, device=me.device, dtype=dtype)
-    return fastest(me, lambda: matrix @ matrix, 20)
+def burst():
+    matrix = torch.ones(SIDE, SIDE, device=DEVICE, dtype=torch.bfloat16)
+    return fastest(20, torch.matmul, matrix, matrix)
 
 
-def fastest(me, call, times=5):
+def fastest(times, call, *given):
     """Seconds."""
-    best, sync = 1e9, torch.cuda.synchronize if me.cuda else bool
-    for _ in range(times):
-        sync()
-        start = time.perf_counter()
-        call()
-        sync()
-        best = min(best, time.perf_counter() - start)
-    return best
+    sync = torch.cuda.synchronize if CUDA else bool
+    sync()
+    return min(timeit.repeat(lambda: (call(*given), sync()), number=1, repeat=times))
 
 
 def network(me):
     names = [name for _, name in socket.if_nameindex()]
-    yield False, " ".join(f"{name} {read(f'/sys/class/net/{name}/operstate')}" for name in names), ""
+    yield False, f"{names} {texts('net/*/operstate')}", ""
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         if value := os.getenv(variable):
             no, exact, listed = re.fullmatch(r"(\^?)(=?)(.*)", value).groups()  # as NCCL reads it
@@ -136,45 +135,43 @@ def network(me):
             taken = [n for n in names if bool(no) != any(fits(n, part) for part in listed.split(","))]
             bad = not taken or (me.multi and taken == ["lo"])
             me.blocked |= bad
-            yield bad, f"{variable}={value} means {taken}", "name one that reaches the others"
+            yield bad, f"{variable}={value} means {taken}", "name another"
     host, address = socket.gethostname(), "127? unknown"
     with suppress(OSError):
         address = socket.gethostbyname(host)
     bad = me.multi and address[:3] == "127" and not os.environ.get("GLOO_SOCKET_IFNAME")
     yield bad, f"{host} resolves to {address}", "mend /etc/hosts or set GLOO_SOCKET_IFNAME"
-    if ports := [*Path("/sys/class/infiniband").glob("*/ports/*")]:
-        states = [f"{port} {read(port / 'state')} {read(port / 'rate')}" for port in ports]
-        yield "ACTIVE" not in str(states), str(states), "look at cables and subnet manager"
+    if ports := texts("infiniband/*/ports/*/[rs]*ate"):
+        yield "ACTIVE" not in str(ports), str(ports), "look at cables, subnet manager"
         locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         yield locked >= 0, f"{locked} bytes may be locked", "ulimit -l unlimited"
 
 
-def read(path):
-    return Path(path).read_text().strip() if Path(path).exists() else "?"
+def texts(pattern):
+    return {str(path): path.read_text().strip() for path in Path("/sys/class").glob(pattern)}
 
 
 def limits(_):
-    files, shared = resource.getrlimit(resource.RLIMIT_NOFILE)[0], os.statvfs("/dev/shm")
+    files, shared = resource.getrlimit(resource.RLIMIT_NOFILE)[0], shutil.disk_usage("/dev/shm").total >> 20
     yield files < 1024, f"{files} open files", "ulimit -n 65536"
-    size = shared.f_blocks * shared.f_frsize >> 20
-    yield size < 512, f"{size} MiB shared memory", "docker run --shm-size 16g"
+    yield shared < 512, f"{shared} MiB shared memory", "docker run --shm-size 16g"
 
 
 def variables(me):
-    known = {}
-    for line in VARIABLES.split("\n"):
-        name, *known[name] = re.fullmatch(r"(\w+)([=>]?)(\S*) ?(.*)", line).groups()
-    for name, (sign, rest, effect) in known.items():
+    known = dict(re.findall(r"(\w+)(.*)", VARIABLES))
+    for name, more in known.items():
+        harm, _, effect = more.partition(" ")
         if value := os.getenv(name):
-            bad = sign == ">" or bool(sign and re.fullmatch(rest, value)) or None
-            yield bad, f"{name}={value}: {effect or f'old, use {rest}'}", f"unset {name}" if bad else ""
+            bad = bool(harm and re.fullmatch(harm[1:], value)) or None
+            yield bad, f"{name}={value}: {effect}", f"unset {name}" if bad else ""
             if not re.search("IFNAME|HCA|FILE", name):
                 me.agree[name] = value
         # Names one slip away: only these are looked up, never the whole environment.
         slips = {name.removeprefix("TORCH_"), name.replace("_SOCKET", "")}
-        for i in range(len(name)):
-            for new in ("", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ_", name[i + 1 : i + 2] + name[i]):
-                slips |= {name[:i] + new + name[i + gone :] for gone in (0, 1, 2)}
+        cuts = [(name[:i], name[i], name[i + 1 :]) for i in range(len(name))]
+        for new in ("", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ_"):
+            slips |= {a + each + c for a, b, c in cuts for each in (new, new + b)}
+            slips |= {a + c[:1] + b + c[1:] for a, b, c in cuts}
         for wrong in slips - {*known}:
             if os.getenv(wrong):
                 yield True, f"{wrong} is old or misspelt", f"use {name}"
@@ -184,28 +181,27 @@ def disk(me):
     if not me.checkpoint_dir or me.local:
         return
     folder = Path(me.checkpoint_dir).absolute()
-    while not folder.exists():
-        folder = folder.parent
-    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize / 2**30
+    folder = next(each for each in (folder, *folder.parents) if each.exists())
+    free = shutil.disk_usage(folder).free / 2**30
     yield free < me.need, f"{free:.2f} GiB free in {folder}", "make room, or lower --need"
     try:
         with tempfile.TemporaryDirectory(prefix=".check_node", dir=folder) as scratch:
             old, new = Path(scratch, "old"), Path(scratch, "new")
-            old.write_bytes(b"o" * 2**20)
-            new.write_bytes(b"n" * 2**20)
-            with old.open("rb") as reader:
+            for path in (old, new):
+                path.write_text(path.name * 2**20)
+            with old.open() as reader:
                 new.replace(old)
-                whole = {*reader.read()} == {*b"o"} and {*old.read_bytes()} == {*b"n"}
+                whole = reader.read() + old.read_text() == "old" * 2**20 + "new" * 2**20
         yield not whole, f"rename is {'' if whole else 'not '}atomic", "keep checkpoints elsewhere"
     except OSError as error:
-        yield True, f"cannot write in {folder}: {error.strerror}", "look at space and quota"
+        yield True, f"cannot write in {folder}: {error.strerror}", "look at space, quota"
 
 
 class PlainUnpickler(pickle.Unpickler):
     """Plain containers only: a pickle that names a class or a function could run code."""
 
     def find_class(self, module, name):
-        raise pickle.UnpicklingError(f"refused, it names {module}.{name} and could run code")
+        raise ValueError(f"refused, it names {module}.{name} and could run code")
 
 
 def recorder(me):
@@ -220,10 +216,10 @@ def recorder(me):
                     name, about = entry["process_group"]
                     members = dump["pg_config"].get(name, {}).get("ranks", "[]")
                     calls = groups.setdefault((name, about, members), {}).setdefault(rank, {})
-                    calls[entry["collective_seq_id"]] = describe(entry)
+                    calls[entry["collective_seq_id"]] = describe(**entry)
             dumped = max(dumped, rank)
         except Exception as error:
-            yield "unknown", f"{path}: {error}", "keep only what torch wrote; its names end in the rank"
+            yield "unknown", f"{path}: {error}", "keep only torch's dumps there"
     for (name, about, members), calls in sorted(groups.items()):
         ranks = json.loads(members) or (range(dumped + 1) if about == "default_pg" else calls)
         start = max(min(mine) for mine in calls.values())  # a ring buffer forgets the earlier ones
@@ -237,91 +233,79 @@ def recorder(me):
             yield False, f"group {name} {about}: all came alike", ""
 
 
-def describe(entry):
+def describe(profiling_name, state, retired, input_sizes, output_sizes, input_dtypes, **_):
     """What must be alike on all ranks, and how far it came."""
-    text = entry["profiling_name"]
-    state = "completed" if text[:4] == "gloo" and entry["retired"] else entry["state"]  # gloo sets no state
+    text = profiling_name
     if not re.search(r":(all_?to_?all|scatter|gather)|_v\b", text):  # their sizes may differ
-        text += f" {entry['input_sizes']} to {entry['output_sizes']} {entry['input_dtypes']}"
-    return f"{text} {state}"
+        text += f" {input_sizes} to {output_sizes} {input_dtypes}"
+    return f"{text} {'completed' if text[:4] == 'gloo' and retired else state}"  # gloo sets no state
 
 
 def split(values):
     """Ranks by value."""
-    kinds = {}
-    for rank, value in values.items():
-        kinds.setdefault(value, []).append(rank)
-    return kinds
+    return {value: [rank for rank in values if values[rank] == value] for value in values.values()}
 
 
-def tell(me, ranks, *finding):
-    me.rows.setdefault(finding, []).extend(ranks)
+def tell(me, ranks, check, what, remedy="", level="problem"):
+    me.rows.setdefault((check, what, remedy, level), []).extend(ranks)
 
 
 def look(me, check):
     for bad, what, remedy in check(me):
-        tell(me, [me.rank], LEVELS.get(bad, bad), check.__name__, what, "" if bad is False else remedy)
+        tell(me, [me.rank], check.__name__, what, "" if bad is False else remedy, LEVELS[bad])
 
 
-def bounded(work, me, *more):
+def bounded(me, work, *given):
     """What went wrong in work, if anything; when it hangs it is left alone."""
-    errors = [f"no end after {me.timeout} s"]
-
-    def run():
-        try:
-            work(me, *more)
-            errors.clear()
-        except Exception as error:
-            errors[:] = [f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]]
-
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(me.timeout)
-    return errors[:]
+    future = ThreadPoolExecutor().submit(work, me, *given)
+    if not wait([future], me.timeout).done:
+        return [f"no end after {me.timeout} s"]
+    error = future.exception()
+    return [f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]] if error else []
 
 
 def gather(me, stage, *names):
-    """What each rank gives in time."""
+    """For each name what the ranks that came in time have, by rank."""
     keys = [f"check_node {stage} {r}" for r in range(me.world)]
     me.store.set(keys[me.rank], json.dumps([vars(me)[name] for name in names]))
     with suppress(RuntimeError):
         me.store.wait(keys, timedelta(seconds=me.timeout))
     values = {r: json.loads(me.store.get(key)) for r, key in enumerate(keys) if me.store.check([key])}
     if gone := {*range(me.world)} - {*values}:
-        tell(me, gone, "problem", stage, "died, hung or never came", "read its log")
-    return values
+        tell(me, gone, stage, "died, hung or never came", "read its log")
+    return [{r: value[i] for r, value in values.items()} for i in range(len(names))]
 
 
 def measure(me):
     """Start the process group; try and time collectives and links."""
-    if me.cuda:
+    if CUDA:
         torch.cuda.set_device(me.local % torch.cuda.device_count())
     patience = timedelta(seconds=10 * me.timeout)  # longer than ours: NCCL's watchdog ends the process
-    backend = "nccl" if me.cuda else "gloo"
-    dist.init_process_group(backend, store=me.store, rank=me.rank, world_size=me.world, timeout=patience)
-    me.speeds = [timed for size in SIZES[me.cuda] for timed in sweep(me, size)]
-    data = torch.ones(2, SIZES[me.cuda][1], dtype=torch.int8, device=me.device)
+    # Its own connection: one that waits lets no other thread through.
+    store = dist.TCPStore(me.store.host, me.store.port, timeout=patience, wait_for_workers=False)
+    dist.init_process_group(BACKEND, store=store, rank=me.rank, world_size=me.world, timeout=patience)
+    me.speeds = [timed for size in SIZES for timed in sweep(me, size)]
+    data = torch.ones(2, SIZES[1], dtype=torch.int8, device=DEVICE)
     for turn in (*range(1, 16), 16, 32, 64, 128, 256, 512):
         if (other := me.rank ^ turn) < me.world:
             sides = [dist.P2POp(dist.isend, data[0], other), dist.P2POp(dist.irecv, data[1], other)]
-            me.links[turn] = fastest(me, lambda s=sides: [work.wait() for work in dist.batch_isend_irecv(s)])
+            me.links[turn] = fastest(5, lambda s=sides: [work.wait() for work in dist.batch_isend_irecv(s)])
 
 
 def sweep(me, size):
     """Yield name, bytes, seconds of each collective."""
-    numbers = torch.arange(1, me.world + 1, dtype=torch.int32, device=me.device)
-    mine = numbers[me.rank].repeat(size // 4 // me.world)
-    whole = mine.repeat(me.world)
-    wide, narrow = torch.empty_like(whole), torch.empty_like(mine)
-    for name, call, result, right in (
-        ("all_gather", lambda: dist.all_gather_into_tensor(wide, mine), wide, numbers.repeat_interleave(len(mine))),
-        ("reduce_scatter", lambda: dist.reduce_scatter_tensor(narrow, whole), narrow, numbers.sum()),
-        ("all_reduce", lambda: dist.all_reduce(whole), whole, numbers.sum()),
+    ranks = torch.arange(me.world, dtype=torch.int32, device=DEVICE)
+    mine = ranks[me.rank].repeat(size // 4 // me.world)
+    whole, wide, narrow = mine.repeat(me.world), mine.repeat(me.world), mine.clone()
+    for name, call, given, right in (
+        ("all_gather", dist.all_gather_into_tensor, (wide, mine), ranks.repeat_interleave(len(mine))),
+        ("reduce_scatter", dist.reduce_scatter_tensor, (narrow, whole), ranks.sum()),
+        ("all_reduce", dist.all_reduce, (whole,), ranks.sum()),
     ):
-        call()
-        if not (result == right).all():
+        call(*given)
+        if not (given[0] == right).all():
             me.errors.append(f"{name} gives wrong values")
-        yield name, whole.nbytes, fastest(me, call)
+        yield name, whole.nbytes, fastest(5, call, *given)
 
 
 def bus_bandwidth(name, size, seconds, world):
@@ -332,90 +316,85 @@ def bus_bandwidth(name, size, seconds, world):
 def slow(me, kind, seconds):
     for who, each in seconds.items():
         times = each / median_low(seconds.values())
-        if times > SLOW[me.cuda]:
-            what = f"{kind} of rank {who}: {times:.1f} times the median"
-            tell(me, [], "problem", "slow", what, "look at heat, cables, other jobs")
+        if times > SLOW:
+            tell(me, [], "slow", f"{kind} {who}: {times:.1f} times the median", "look at heat, cables, jobs")
 
 
 def together(me):
     """What only all ranks can tell; RuntimeError when rank 0 is gone."""
-    place, port = os.environ.get("MASTER_ADDR") or "localhost", int(os.environ.get("MASTER_PORT") or 0)
+    place, port = os.environ.get("MASTER_ADDR", "localhost"), int(os.environ.get("MASTER_PORT", "0"))
     owner = me.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     me.store = dist.TCPStore(place, port, None, owner, timedelta(seconds=me.timeout), wait_for_workers=False)
     me.found, me.rows = [*me.rows], {}
-    values = gather(me, "start", "found", "agree", "work", "blocked")
+    found, agree, work, blocked = gather(me, "start", "found", "agree", "work", "blocked")
     me.clock = time.time()
-    for rank, (found, *_) in values.items():
-        for finding in found:
+    for rank, findings in found.items():
+        for finding in findings:
             tell(me, [rank], *finding)
-    for name in sorted({name for value in values.values() for name in value[1]}):
-        kinds = split({rank: value[1].get(name) for rank, value in values.items()})
+    for name in sorted({name for mine in agree.values() for name in mine}):
+        kinds = split({rank: mine.get(name) for rank, mine in agree.items()})
         if len(kinds) > 1:
-            tell(me, [], "problem", "agreement", f"{name} by ranks: {kinds}", "make it the same")
-    slow(me, "work", {rank: value[2] for rank, value in values.items()})
-    if len(values) == me.world and not any(value[3] for value in values.values()):
-        me.errors += bounded(measure, me)
-        judge(me, gather(me, "collectives", "clock", "errors", "speeds", "links"))
+            tell(me, [], "agreement", f"{name} by ranks: {kinds}", "make it the same")
+    slow(me, "work of rank", work)
+    if len(work) == me.world and not any(blocked.values()):
+        me.errors += bounded(me, measure)
+        judge(me, *gather(me, "collectives", "clock", "errors", "speeds", "links"))
     me.store.set(f"check_node bye {me.rank}", "")
     if me.rank == 0:  # the store may end with it
         with suppress(RuntimeError):
-            me.store.wait([f"check_node bye {r}" for r in values], timedelta(seconds=5))
+            me.store.wait([f"check_node bye {r}" for r in work], timedelta(seconds=5))
 
 
-def judge(me, values):
-    """Clocks, collectives, links."""
-    for rank, (clock, errors, *_) in values.items():
+def judge(me, clocks, errors, speeds, links):
+    for rank, clock in clocks.items():
         if abs(clock - me.clock) > 1:
-            tell(me, [rank], "problem", "clock", f"{clock - me.clock:.0f} s from rank {me.rank}'s", "run NTP")
-        for error in errors:
-            tell(me, [rank], "problem", "collectives", error, "set NCCL_DEBUG=INFO")
-    if len(values) < me.world or any(value[1] for value in values.values()):
+            tell(me, [rank], "clock", f"{clock - me.clock:.0f} s from rank {me.rank}'s", "run NTP")
+        for error in errors[rank]:
+            tell(me, [rank], "collectives", error, "set NCCL_DEBUG=INFO")
+    if len(errors) < me.world or any(errors.values()):
         return
     for i, (name, size, _) in enumerate(me.speeds):
-        seconds = mean(value[2][i][2] for value in values.values())
+        seconds = mean(mine[i][2] for mine in speeds.values())
         bus = bus_bandwidth(name, size, seconds, me.world)
-        tell(me, values, "ok", "collectives", f"{name} {size} bytes: {seconds * 1e3:.2g} ms, bus {bus:.2f} GB/s", "")
-    for turn in {turn for value in values.values() for turn in value[3]}:  # its links are all in nodes or all between
-        pairs = {(rank, rank ^ int(turn)): value[3][turn] for rank, value in values.items() if turn in value[3]}
-        slow(me, "link", {f"{a} - {b}": seconds for (a, b), seconds in pairs.items() if a < b})
+        what = f"{name} {size} bytes: {seconds * 1e3:.2g} ms, bus {bus:.2f} GB/s"
+        tell(me, speeds, "collectives", what, level="ok")
+    for turn in {turn for mine in links.values() for turn in mine}:  # its links are all in nodes or all between
+        pairs = {(rank, rank ^ int(turn)): mine[turn] for rank, mine in links.items() if turn in mine}
+        slow(me, "link of rank", {f"{a} - {b}": seconds for (a, b), seconds in pairs.items() if a < b})
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default, text in (
-        ("checkpoint-dir", "", "folder to try"),
-        ("need", 10.0, "GiB wanted there [10]"),
-        ("flight-recorder", "", "folder of torch's dumps"),
-        ("timeout", 20.0, "seconds a step may take [20]"),
-    ):
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
-    parser.add_argument("--json", action="store_true")
+    add = parser.add_argument
+    add("--checkpoint-dir", default="", help="folder to try")
+    add("--need", type=float, default=10, help="GiB wanted there [10]")
+    add("--flight-recorder", default="", help="folder of torch's dumps")
+    add("--timeout", type=float, default=20, help="seconds a step may take [20]")
+    add("--json", action="store_true")
+    parser.set_defaults(agree={}, links={}, rows={}, speeds=[], errors=[], work=0, blocked=False)
     me = parser.parse_args()
-    me.rank, me.world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-    me.local = int(os.environ.get("LOCAL_RANK") or 0)
-    me.multi = me.world > int(os.environ.get("LOCAL_WORLD_SIZE") or me.world)
-    me.cuda, me.work, me.blocked = torch.cuda.is_available(), 0, False
-    me.device = "cuda" if me.cuda else "cpu"
-    me.agree, me.links, me.rows, me.speeds, me.errors = {}, {}, {}, [], []
-    warnings.simplefilter("ignore")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's when a rank dies: report first
+    me.rank, me.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    me.local = int(os.environ.get("LOCAL_RANK", "0"))
+    me.multi = me.world > int(os.environ.get("LOCAL_WORLD_SIZE", me.world))
     for check in (gpus, network, limits, variables, recorder, disk):
-        for error in bounded(look, me, check):
-            tell(me, [me.rank], "unknown", check.__name__, error, "")
+        for error in bounded(me, look, check):
+            tell(me, [me.rank], check.__name__, error, level="unknown")
     try:
-        together(me)
+        if torch:
+            together(me)
     except (RuntimeError, ValueError) as error:
         what = str(error).splitlines()[0]
-        tell(me, [me.rank], "problem", "rendezvous", what, "is rank 0 up, do MASTER_ADDR and MASTER_PORT lead to it?")
+        tell(me, [me.rank], "rendezvous", what, "look at rank 0, MASTER_ADDR, MASTER_PORT")
         me.rank = 0
-    names = ("level", "check", "what", "remedy", "ranks")
-    rows = [dict(zip(names, (*finding, ranks), strict=True)) for finding, ranks in me.rows.items()]
-    rows.sort(key=lambda row: "puno".find(row["level"][0]))
+    names = ("check", "what", "remedy", "level", "ranks")
+    rows = [dict(zip(names, (*finding, ranks))) for finding, ranks in me.rows.items()]
+    rows.sort(key=lambda row: [*LEVELS.values()].index(row["level"]))
     if me.json and me.rank == 0:
         print(json.dumps(rows, indent=1))
-    for row in rows if me.rank == 0 and not me.json else ():
-        print("{level:8}{check:12}{ranks!s:10}{what}  {remedy}".format(**row))
-    return {"p": 1, "u": 3}.get(rows[0]["level"][0], 0)
+    elif me.rank == 0:
+        print(*("{level:8}{check:12}{ranks!s:10}{what}  {remedy}".format(**row) for row in rows), sep="\n")
+    return {"problem": 1, "unknown": 3}.get(rows[0]["level"], 0)
 
 
 if __name__ == "__main__":

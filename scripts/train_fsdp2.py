@@ -331,7 +331,7 @@ def shard(model: nn.Module, blocks: list[nn.Module], mesh: dist.DeviceMesh, args
     unit(model)
     for i, block in enumerate(blocks if args.prefetch else ()):
         block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 1 + args.prefetch])
-        block.set_modules_to_backward_prefetch(blocks[max(i - args.prefetch, 0) : i][::-1])
+        block.set_modules_to_backward_prefetch(list(reversed(blocks[max(i - args.prefetch, 0) : i])))
 
 
 @torch.no_grad()

@@ -66,9 +66,9 @@ def lines(report, level="problem"):
     return [(row["check"], row["what"]) for row in report if row["level"] == level]
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_healthy_ranks_are_called_healthy(ranks, tmp_path):
-    fault = "check.SLOW = (1e9, 1e9)"  # what else runs on this machine is no matter
+    fault = "check.SLOW = 1e9"  # what else runs on this machine is no matter
     codes, report = report_of("--checkpoint-dir", tmp_path, "--need", "0", ranks=ranks, fault=fault)
     assert (codes, lines(report), lines(report, "unknown")) == ([0] * ranks, [], [])
     assert ("disk", "rename is atomic") in lines(report, "ok")
@@ -78,7 +78,7 @@ def test_healthy_ranks_are_called_healthy(ranks, tmp_path):
     assert note["ranks"] == [*range(ranks)]
     measured = [what.split(" bytes: ")[0] for check, what in lines(report, "ok") if check == "collectives"]
     names = ("all_gather", "reduce_scatter", "all_reduce")
-    assert measured == [f"{name} {size}" for size in check_node.SIZES[0] for name in names]
+    assert measured == [f"{name} {size}" for size in check_node.SIZES for name in names]
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests():
@@ -88,13 +88,9 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
 
 
 def test_slow_rank_is_named():
-    fault = """
-if rank == 2:
-    fastest = check.fastest
-    check.fastest = lambda me, call, times=5: fastest(me, lambda: (time.sleep(0.2), call()), times)
-"""
-    codes, report = report_of(ranks=4, fault=fault)
-    assert codes == [1] * 4
+    fault = "burst = check.burst; check.burst = lambda: burst() + 9 * (rank == 2)"
+    codes, report = report_of(ranks=3, fault=fault)
+    assert codes == [1] * 3
     assert [what.split(": ")[0] for _, what in lines(report) if "work" in what] == ["work of rank 2"]
 
 
@@ -130,8 +126,8 @@ if rank == 1:
 @pytest.mark.parametrize(("step", "stage"), [("look", "start"), ("sweep", "collectives")])
 def test_rank_that_dies_is_named_by_the_others(step, stage):
     fault = f"if rank == 1: check.{step} = lambda *_: os._exit(9)"
-    codes, report = report_of("--timeout", 8, ranks=4, fault=fault)
-    assert codes == [1, 9, 1, 1]
+    codes, report = report_of("--timeout", 8, ranks=3, fault=fault)
+    assert codes == [1, 9, 1]
     dead = [row["ranks"] for row in report if row["what"] == "died, hung or never came"]
     assert dead == [[1]]
     assert (stage, "died, hung or never came") in lines(report)
@@ -150,7 +146,7 @@ def test_rank_zero_that_dies_ends_in_a_message():
 
 
 def test_torchrun_lets_the_others_report_a_dead_rank():
-    faulty = "if rank == 1: check.look = lambda *_: os._exit(9)"
+    faulty = "die = lambda me, *_: me.store.wait(['check_node start 0']) or os._exit(9)\nif rank: check.gather = die"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
     command += [sys.executable, "-c", WRAPPER, faulty, "--timeout", "6"]
     done = subprocess.run(command, env=CLEAN, capture_output=True, text=True, timeout=120, check=False)
@@ -167,32 +163,31 @@ def test_unreachable_rendezvous_ends_in_a_message():
     assert "127.0.0.1" in what
 
 
-def test_versions_and_settings_that_differ_are_named():
+def test_versions_settings_and_clocks_that_differ_are_named():
     fault = """
 if rank == 1:
     torch.__version__ = "1.0"
     os.environ["NCCL_NET"] = "Socket"
+    now = time.time
+    time.time = lambda: now() + 3600
 """
     codes, report = report_of(ranks=2, fault=fault)
     assert codes == [1, 1]
     assert lines(report) == [
         ("agreement", "NCCL_NET by ranks: {None: [0], 'Socket': [1]}"),
         ("agreement", f"torch by ranks: {{'{torch.__version__}': [0], '1.0': [1]}}"),
+        ("clock", "3600 s from rank 0's"),
     ]
 
 
-def test_clock_that_is_off_is_named():
-    codes, report = report_of(ranks=2, fault="now = time.time; time.time = lambda: now() + 3600 * rank")
-    assert codes == [1, 1]
-    assert lines(report) == [("clock", "3600 s from rank 0's")]
-
-
-@pytest.mark.parametrize("variable", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
-def test_interface_that_is_not_there_is_named_and_nothing_hangs(variable):
-    fault = f"if rank == 1: os.environ[{variable!r}] = 'nosuch0'"
+def test_interface_that_is_not_there_is_named_and_nothing_hangs():
+    fault = "if rank == 1: os.environ |= {'GLOO_SOCKET_IFNAME': 'nosuch0', 'NCCL_SOCKET_IFNAME': 'nosuch1'}"
     codes, report = report_of(ranks=2, fault=fault)
     assert codes == [1, 1]
-    assert lines(report) == [("network", f"{variable}=nosuch0 means []")]
+    assert lines(report) == [
+        ("network", "NCCL_SOCKET_IFNAME=nosuch1 means []"),
+        ("network", "GLOO_SOCKET_IFNAME=nosuch0 means []"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -273,13 +268,25 @@ def test_low_limits_are_problems():
     assert (code, lines(report)) == (1, [("limits", "512 open files")])
 
 
+def bare(*arguments):
+    """Run it on a Python that has no torch."""
+    command = [sys.executable, "-I", "-S", SCRIPT, *arguments]
+    return subprocess.run(command, env=CLEAN, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_without_torch_it_cannot_tell():
-    command = [sys.executable, "-I", "-S", SCRIPT]
-    done = subprocess.run(command, env=CLEAN, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (
-        3,
-        "check_node.py: No module named 'torch'; use the Python that trains\n",
-    )
+    done = bare("--json")
+    assert (done.returncode, done.stderr) == (3, "")
+    (row,) = [row for row in json.loads(done.stdout) if row["level"] == "unknown"]
+    assert (row["what"], row["remedy"]) == ("No module named 'torch'", "use the Python that trains")
+
+
+def test_without_torch_it_helps_and_reads_recordings(tmp_path):
+    assert bare("--help").returncode == 0
+    dump(tmp_path, {0: [call(1)], 1: []})
+    done = bare("--flight-recorder", tmp_path)
+    assert done.returncode == 1
+    assert f"collective 1 by ranks: {{{f'{REDUCE} completed'!r}: [0], 'nothing': [1]}}" in done.stdout.replace('"', "'")
 
 
 @pytest.mark.parametrize("arguments", [["--no"], ["--timeout", "x"]])
@@ -432,8 +439,8 @@ def test_damaged_recording_is_named(tmp_path, content):
     assert "rank_7: " in what
 
 
-@pytest.mark.parametrize("kind", ["_dump_fr_trace", "_dump_fr_trace_json"])
-def test_what_torch_itself_records_is_read(tmp_path, kind):
+def test_what_torch_itself_records_is_read(tmp_path):
+
     program = f"""
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -443,15 +450,18 @@ dist.broadcast(torch.ones(2), 0)
 if rank == 0:
     work = dist.all_reduce(torch.ones(3), async_op=True)
 time.sleep(3)  # gloo marks what ended a moment later
-with open({str(tmp_path)!r} + f"/trace_rank_{{rank}}", "wb") as file:
-    file.write(torch._C._distributed_c10d.{kind}())
+for kind in ("_dump_fr_trace", "_dump_fr_trace_json"):
+    os.makedirs({str(tmp_path)!r} + "/" + kind, exist_ok=True)
+    with open({str(tmp_path)!r} + f"/{{kind}}/trace_rank_{{rank}}", "wb") as file:
+        file.write(getattr(torch._C._distributed_c10d, kind)())
 os._exit(0)
 """
     shared = {**CLEAN, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     children = [subprocess.Popen([sys.executable, "-c", program], env={**shared, "RANK": str(r)}) for r in (0, 1)]
     assert [child.wait(timeout=100) for child in children] == [0, 0]
-    ((bad, what, _),) = recorded(tmp_path)
-    assert bad is True
-    assert "collective 3 by ranks: " in what
-    assert "gloo:all_reduce [[3]] to [[3]] ['Float'] " in what
-    assert "'nothing': [1]" in what
+    for folder in (tmp_path / "_dump_fr_trace", tmp_path / "_dump_fr_trace_json"):
+        ((bad, what, _),) = recorded(folder)
+        assert bad is True
+        assert "collective 3 by ranks: " in what
+        assert "gloo:all_reduce [[3]] to [[3]] ['Float'] " in what
+        assert "'nothing': [1]" in what
