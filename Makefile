@@ -2,6 +2,7 @@
 # make test    everything that CI checks
 # make check   formatter, linter, types; make fix mends what they can, and renews the index over the guides
 # make bench   side by side with other tools
+# make history   read the newest torch release into the history of the API
 # make rebuild   build anew, validate with Hermes' own scanner, and write what changed as dist/changes.html
 # make packages  what a release holds: archives for both clients with checksums, and a tree for a web server
 # make release   put them on GitHub as the release TAG; make released fetches the last one into dist/pytorch-fsdp/
@@ -12,11 +13,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: skill test check fix bench clean clients rebuild packages release released
+.PHONY: skill test check fix bench clean clients history rebuild packages release released
 
 skill: .venv/installed
 	$(BIN)/fsdp-skill build --source $(SOURCE) $(if $(URL),--url $(URL)) --out dist/pytorch-fsdp
 	$(BIN)/python dist/pytorch-fsdp/scripts/search_docs.py --limit 1 -- "How do I shard a model with fully_shard?"
+
+history: .venv/installed
+	$(BIN)/fsdp-skill history
 
 rebuild: .venv/installed $(if $(HERMES),.venv-hermes/installed)
 	rm -rf dist/previous dist/changes.html
