@@ -290,6 +290,7 @@ def measure(me):
         if (other := me.rank ^ turn) < me.world:
             sides = [dist.P2POp(dist.isend, data[0], other), dist.P2POp(dist.irecv, data[1], other)]
             me.links[turn] = fastest(5, lambda s=sides: [work.wait() for work in dist.batch_isend_irecv(s)])
+    dist.destroy_process_group()
 
 
 def sweep(me, size):

@@ -21,7 +21,7 @@ from skill_builder import records
 from skill_builder.build import WORKERS, BuildReport, BuildRequest, build_skill, write_guide_index
 from skill_builder.compare import Disagreement, compare_installed
 from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_built
-from skill_builder.errors import BuilderError, NotASkill, QuestionsUnusable, SkillError
+from skill_builder.errors import BuilderError, NotACheckout, NotASkill, QuestionsUnusable, SkillError
 from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
 from skill_builder.history.guide import with_tables
 from skill_builder.index.build import load_search
@@ -444,6 +444,8 @@ def template(name: str, dest: Path, *, force: bool) -> None:
 @told
 def index() -> None:
     """Renew the index over the guides, with which a checkout is a working skill without a build."""
+    if not (sources() / "pyproject.toml").is_file():
+        raise NotACheckout(sources(), "an installed package, whose index is fresh", "run it in a checkout")
     click.echo(write_guide_index(sources()))
 
 

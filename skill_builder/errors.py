@@ -21,6 +21,7 @@ BuilderError
 │   ├── NameTaken             another skill of the same name is installed
 │   └── InstallBusy           another install is at work
 ├── InvalidSkill          validation found something that keeps a skill from being installed
+├── NotACheckout          a command that changes the sources is run by an installed package
 └── HistoryError          a release's wheel cannot be had or read, or api_history.json is damaged
 
 The library raises; only ``cli.py`` prints and exits. Anything else that escapes is a bug and tracebacks.
@@ -122,6 +123,10 @@ class InstallBusy(SkillError):
 
 class InvalidSkill(BuilderError):
     """Validation found something that keeps the skill from being installed."""
+
+
+class NotACheckout(BuilderError):
+    """A command that changes the sources is run by an installed package."""
 
 
 class HistoryError(BuilderError):

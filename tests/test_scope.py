@@ -67,8 +67,8 @@ def broken(tmp_path, old, new):
     [
         ("tutorials:\n", "tutorails:\n", "unknown key 'tutorails'; use one of documentation, tutorials"),
         ("    title: RPC\n", "    titel: RPC\n", "unknown key 'titel'; use one of title, about"),
-        ("  docs: 540\n", "  docs: lots\n", "a whole number is expected here; write digits only"),
-        ("  docs: 540\n", "  docs: 540\n  docs: 1\n", "key 'docs' stands twice; remove one of the two"),
+        ("  file: 250\n", "  file: lots\n", "a whole number is expected here; write digits only"),
+        ("  file: 250\n", "  file: 250\n  file: 1\n", "key 'file' stands twice; remove one of the two"),
         ("  exclude:\n", "  exclude: genindex\n  x:\n", "unknown key 'x'"),
         ("  fsdp2:\n", "  FSDP 2:\n", "category 'FSDP 2' is not a file name; use lower-case words joined by hyphens"),
     ],

@@ -191,6 +191,7 @@ def _store_fts5(texts: list[str], folder: str) -> None:
 
 def _find_by_fts5(folder: str) -> Finder:
     import sqlite3
+    from weakref import finalize
 
     database = sqlite3.connect(f"{folder}/sections.db")
 
@@ -205,6 +206,7 @@ def _find_by_fts5(folder: str) -> Finder:
         )
         return [number for (number,) in found]
 
+    finalize(find, database.close)
     return find
 
 
@@ -254,6 +256,7 @@ def skill_seekers(folder: str) -> Engine:
     sections are whole pages and have no anchors.
     """
     import sqlite3
+    from weakref import finalize
 
     script = _load(f"{folder}/scripts/search.py")
     database = sqlite3.connect(f"{folder}/scripts/index.db")
@@ -269,6 +272,7 @@ def skill_seekers(folder: str) -> Engine:
             found[text] = text.partition("**URL:** ")[2].partition("\n")[0]
         return [(url, text) for text, url in found.items()]
 
+    finalize(engine, database.close)
     return engine
 
 

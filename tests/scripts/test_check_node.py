@@ -140,7 +140,7 @@ def test_collectives_that_hang_end_in_a_message():
 
 
 def test_rank_zero_that_dies_ends_in_a_message():
-    codes, outputs = check("--timeout", 4, ranks=2, fault="if rank == 0: check.sweep = lambda *_: os._exit(9)")
+    codes, outputs = check("--timeout", 10, ranks=2, fault="if rank == 0: check.sweep = lambda *_: os._exit(9)")
     assert codes == [9, 1]
     assert "problem rendezvous" in outputs[1][0]
 
@@ -283,10 +283,10 @@ def test_without_torch_it_cannot_tell():
 
 def test_without_torch_it_helps_and_reads_recordings(tmp_path):
     assert bare("--help").returncode == 0
-    dump(tmp_path, {0: [call(1)], 1: []})
+    dump(tmp_path, {0: [call(1)], 1: [], 2: [call(1)]})
     done = bare("--flight-recorder", tmp_path)
     assert done.returncode == 1
-    assert f"collective 1 by ranks: {{{f'{REDUCE} completed'!r}: [0], 'nothing': [1]}}" in done.stdout.replace('"', "'")
+    assert "look first at rank [1]" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--no"], ["--timeout", "x"]])

@@ -315,9 +315,8 @@ def start(skill, home):
 
 
 def finish(process):
-    process.stdin.close()
-    process.stdout.close()
-    return process.wait()
+    process.communicate()
+    return process.returncode
 
 
 def large(folder, version):
