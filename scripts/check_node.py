@@ -138,7 +138,7 @@ def network(me):
             yield bad, f"{variable}={value} means {taken}", "name another"
     host, address = socket.gethostname(), "127? unknown"
     with suppress(OSError):
-        address = socket.gethostbyname(host)
+        address = socket.gethostbyname(socket.gethostname())
     bad = me.multi and address[:3] == "127" and not os.environ.get("GLOO_SOCKET_IFNAME")
     yield bad, f"{host} resolves to {address}", "mend /etc/hosts or set GLOO_SOCKET_IFNAME"
     if ports := texts("infiniband/*/ports/*/[rs]*ate"):
