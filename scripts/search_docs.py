@@ -257,6 +257,11 @@ class Index:
         self._files = {}
         self._texts = {}
         self._lower = []
+        self._pieces = []
+        self._matches = {}
+        self.passages = {}
+        for passage, section in enumerate(self.section[: len(self.first)]):
+            self.passages.setdefault(section, []).append(passage)
 
     def _read(self, catalog, numbers, postings):
         *columns, terms = catalog.split(RECORD)
@@ -298,12 +303,22 @@ class Index:
         end = start + self._frequency[place]
         return list(zip(accumulate(self._distances[start:end], initial=-1), b"\0" + self._counts[start:end]))[1:]
 
-    def weights(self, term):
-        """The idf of a term, and for each entry that has it: its number, how often, its score by BM25 (Okapi)."""
-        postings = self.postings(term)
-        idf = self.idf[len(postings)] if postings else self.rarest
-        gain, base, slope, lengths = idf * (self.k1 + 1), self.base, self.slope, self.lengths
-        return idf, [(entry, n, gain * n / (n + base + slope * lengths[entry])) for entry, n in postings]
+    def matches(self, term):
+        """The idf of a term, and the scores by BM25 (Okapi) of the entries that have it and of their sections."""
+        if term not in self._matches:
+            postings = self.postings(term)
+            idf = self.idf[len(postings)] if postings else self.rarest
+            gain, base, passages = idf * (self.k1 + 1), self.base, len(self.first)
+            slope, lengths, section_of = self.slope, self.lengths, self.section
+            entries = [(entry, gain * n / (n + base + slope * lengths[entry])) for entry, n in postings]
+            counts = {}
+            for entry, n in postings:
+                section = section_of[entry]
+                counts[section] = counts.get(section, 0) + (n if entry < passages else n * HINT_COUNT)
+            slope, lengths = self.section_slope, self.section_lengths
+            sections = [(section, gain * n / (n + base + slope * lengths[section])) for section, n in counts.items()]
+            self._matches[term] = idf, entries, sections
+        return self._matches[term]
 
     def is_object(self, section):
         """Whether a section documents an object rather than standing under a heading."""
@@ -312,12 +327,11 @@ class Index:
     def quoted(self, text):
         """The sections with a title of several words, or one of several messages, that stands in a text."""
         text = " ".join(text.lower().split())
-        return [
-            section
-            for section, title in enumerate(self._lower_titles())
-            if " " in title
-            and any(len(piece) > 15 and piece in text for piece in title.replace(" ... ", ", ").split(", "))
-        ]
+        if not self._pieces:
+            titles = ((section, title) for section, title in enumerate(self._lower_titles()) if " " in title)
+            pieces = ((section, title.replace(" ... ", ", ").split(", ")) for section, title in titles)
+            self._pieces = [(section, piece) for section, found in pieces for piece in found if len(piece) > 15]
+        return [section for section, piece in self._pieces if piece in text]
 
     def _lower_titles(self):
         if not self._lower:
@@ -435,22 +449,16 @@ def rank(index, query):
     sections = {}
     covered = {}
     importance_of_all = 0.0
-    section_of, lengths = index.section, index.section_lengths
-    passages = len(index.first)
+    section_of, passages = index.section, len(index.first)
     for term, weight in weights.items():
-        importance, found = index.weights(term)
-        counts = {}
-        for entry, count, score in found:
+        importance, of_entries, of_sections = index.matches(term)
+        for entry, score in of_entries:
             entries[entry] = entries.get(entry, 0.0) + weight * score
-            section = section_of[entry]
-            counts[section] = counts.get(section, 0) + (count if entry < passages else count * HINT_COUNT)
-        gain = weight * importance * (index.k1 + 1)
-        for section, count in counts.items():
-            norm = index.base + index.section_slope * lengths[section]
-            sections[section] = sections.get(section, 0.0) + gain * count / (count + norm)
+        for section, score in of_sections:
+            sections[section] = sections.get(section, 0.0) + weight * score
         if term in asked:
             importance_of_all += importance
-            for section in counts:
+            for section, _ in of_sections:
                 covered[section] = covered.get(section, 0.0) + importance
     for hint in range(passages, len(section_of)):
         if hint in entries:
@@ -460,16 +468,15 @@ def rank(index, query):
         section: (part / importance_of_all) ** COVERED * (GUIDE if index.category[section] == guides else 1.0)
         for section, part in covered.items()
     }
-    likely = set(sorted(shares, key=lambda section: -sections[section] * shares[section])[:LIKELY])
+    likely = sorted(shares, key=lambda section: -sections[section] * shares[section])[:LIKELY]
     scores = {
         passage: (entries.get(passage, 0.0) + sections[section]) * shares[section]
-        for passage, section in enumerate(index.section[:passages])
-        if section in likely
+        for section in likely
+        for passage in index.passages.get(section, ())
     }
     best = max(scores.values(), default=1.0)
     for section, gain in {**named_sections(index, query), **dict.fromkeys(index.quoted(query), QUOTED)}.items():
-        own = (passage for passage, of in enumerate(index.section[:passages]) if of == section)
-        for place, passage in enumerate(own):
+        for place, passage in enumerate(index.passages.get(section, ())):
             scores[passage] = scores.get(passage, 0.0) + best * gain * 0.99**place
     return scores
 

@@ -39,7 +39,7 @@ def assert_same_scores(index, entries, query):
     expected = BM25Okapi([entry.terms for entry in entries], k1=K1, b=B).get_scores(terms)
     found = {}
     for term in terms:
-        for entry, _, score in index.weights(term)[1]:
+        for entry, score in index.matches(term)[1]:
             found[entry] = found.get(entry, 0.0) + score
     for number, score in enumerate(expected):
         assert found.get(number, 0.0) == pytest.approx(score, rel=1e-9, abs=1e-9)
