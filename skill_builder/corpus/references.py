@@ -127,9 +127,12 @@ def _size(texts: Iterable[str]) -> int:
 def _leave_out(sections: list[Section], pattern: str) -> tuple[list[Section], list[Section]]:
     """Split into what stays and what goes: the sections that a pattern names, with all that stands in them."""
     gone: set[str] = set()
+    by_anchor = "#" in pattern
     for section in sections:
-        page, anchor = page_name(section.url), section.url.partition("#")[2]
-        if section.parent in gone or fnmatchcase(page, pattern) or fnmatchcase(f"{page}#{anchor}", pattern):
+        place = page_name(section.url)
+        if by_anchor:
+            place = f"{place}#{section.url.partition('#')[2]}"
+        if section.parent in gone or fnmatchcase(place, pattern):
             gone.add(section.url)
     return (
         [section for section in sections if section.url not in gone],
