@@ -24,7 +24,7 @@ _AREAS = (
 
 _HIDDEN = ("elastic.agent", "elastic.multiprocessing", "elastic.rendezvous", "elastic.utils", "DataParallelCPU")
 """Parts of names that no user of torchrun writes."""
-_MOST = 6
+_MOST = 5
 """Names in a cell; of more, the last are counted."""
 
 
