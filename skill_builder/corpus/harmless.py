@@ -35,7 +35,7 @@ _ORDERS = (
     (re.compile(r"\byou are (?:now|no longer)\b|\b(?:act|behave|respond) as (?:an?|the|if)\b.{0,40}"
                 r"\b(?:assistant|agent|model|ai|user|admin\w*)\b", re.IGNORECASE),
      "tells the reader who it is"),
-    (re.compile(r"\b(?:system|developer) (?:prompt|message|instruction)s?\b|<\|?(?:im_start|system|endoftext)\|?>"
+    (re.compile(r"\b(?:system|developer) (?:prompt|instruction)s?\b|<\|?(?:im_start|system|endoftext)\|?>"
                 r"|\[/?(?:INST|SYSTEM)\]", re.IGNORECASE),
      "speaks of a system prompt"),
     (re.compile(r"\bdo not (?:tell|inform|mention|reveal|show)\b.{0,30}\b(?:user|human|anyone|person)\b"
