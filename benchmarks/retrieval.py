@@ -135,7 +135,10 @@ and gives whole sections; ours gives passages. Skill Seekers made its own skill 
 whole pages without anchors, so it has no gold@5, and it is credited with the page where it prints a line of it.
 The weights of our search were chosen on the own questions (`tests/questions.jsonl`), which flatters it there{apart}.
 """
-APART = "; the\nfurther questions are real users', no part of this repository, and only chose between weights that were alike on the own ones"
+APART = (
+    "; the\nfurther questions are real users', no part of this repository, and only settled choices that were alike "
+    "on the own ones"
+)
 
 
 def as_markdown(comparison: Comparison) -> str:
