@@ -246,9 +246,14 @@ def clear_cache() -> None:
     click.echo(f"{folder}: {clear(folder) / 1024:.0f} KiB removed")
 
 
+hermes_option = click.option(
+    "--hermes", type=click.Path(path_type=Path), help="Hermes' command or Python, for its own scanner."
+)
+
+
 @main.command("validate")
 @click.argument("skill", metavar="DIR", type=click.Path(path_type=Path), default=BUILT)
-@click.option("--hermes", type=click.Path(path_type=Path), help="Hermes' command or Python, for its own scanner.")
+@hermes_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @told
 def validate_command(skill: Path, hermes: Path | None, as_json: bool) -> None:
@@ -296,9 +301,6 @@ home_option = click.option(
     default=hermes_home,
     show_default="$HERMES_HOME, or else ~/.hermes",
     help="Hermes' home.",
-)
-hermes_option = click.option(
-    "--hermes", type=click.Path(path_type=Path), help="Hermes' command or Python, for its own scanner."
 )
 replace_option = click.option(
     "--replace", is_flag=True, help="Other skills of the same name make way; copies are kept."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from importlib.resources import files
 from pathlib import Path
 
 import skill_builder
 from skill_builder.errors import SkillError
+from skill_builder.skill.assemble import sources
 
 TEMPLATES = ("fsdp1", "fsdp2", "mixed_precision", "cpu_offload")
 """Names as ``fsdp-skill template`` takes them: ``fsdp2`` stands for ``scripts/train_fsdp2.py``."""
@@ -36,7 +36,7 @@ def copy_template(name: str, dest: Path, *, force: bool) -> Path:
     if not force and (target.exists() or target.is_symlink()):
         raise SkillError(target, "a file is there", "give another name, or --force to overwrite it")
     try:
-        _write(target, header(source) + (scripts_folder() / source).read_text(encoding="utf-8"))
+        _write(target, header(source) + (sources() / "scripts" / source).read_text(encoding="utf-8"))
     except OSError as error:
         raise SkillError(target, f"cannot be written ({error.strerror})", "give a path that can be written") from error
     return target
@@ -46,13 +46,6 @@ def header(source: str) -> str:
     """The comment lines that a copy begins with."""
     origin = f"fsdp-skill {skill_builder.__version__}, scripts/{source}"
     return f"# From {origin}. Yours to change; it needs no other file.\n"
-
-
-def scripts_folder() -> Path:
-    """Where the templates are: inside the installed package, or beside it in a checkout."""
-    package = Path(str(files(skill_builder)))
-    installed = package / "_skill" / "scripts"
-    return installed if installed.is_dir() else package.parent / "scripts"
 
 
 def _write(target: Path, text: str) -> None:

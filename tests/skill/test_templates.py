@@ -8,7 +8,8 @@ import pytest
 
 import skill_builder
 from skill_builder.errors import SkillError
-from skill_builder.skill.templates import TEMPLATES, copy_template, scripts_folder
+from skill_builder.skill.assemble import sources
+from skill_builder.skill.templates import TEMPLATES, copy_template
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -27,7 +28,7 @@ def test_a_copy_is_the_script_under_a_header(tmp_path, name):
 
 
 def test_every_template_has_a_name():
-    assert sorted(path.name for path in scripts_folder().glob("train_*.py")) == sorted(
+    assert sorted(path.name for path in (sources() / "scripts").glob("train_*.py")) == sorted(
         f"train_{name}.py" for name in TEMPLATES
     )
 
