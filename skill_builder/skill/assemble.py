@@ -23,6 +23,7 @@ from skill_builder import __version__
 from skill_builder.errors import NotASkill, OverBudget, SkillError
 from skill_builder.scope import Budget, Scope
 from skill_builder.skill.folders import replace_folder
+from skill_builder.skill.manifest import load_manifest
 
 try:
     import fcntl
@@ -183,9 +184,9 @@ class Built:
 def read_manifest(folder: Path) -> Built | None:
     """What a skill's manifest says; None where there is none, or it is damaged, or of another builder."""
     try:
-        said = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        said = load_manifest(folder)
         return Built(_manifest(said), str(said["built"]), {str(k): str(v) for k, v in said["files"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (SkillError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
