@@ -7,10 +7,10 @@ its own ``objects.inv``. The text of the pages is written for the tests.
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("documentation")
@@ -36,8 +36,15 @@ def render_site(root: Path, doctrees: Path) -> None:
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
     """Serve a folder on 127.0.0.1; gives the URL, with a slash at its end."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    with answering(partial(_Quiet, directory=str(folder))) as url:
+        yield url
+
+
+@contextmanager
+def answering(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Let a handler answer on 127.0.0.1; gives the URL, with a slash at its end."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/"

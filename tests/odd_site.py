@@ -1,14 +1,14 @@
 """A documentation site on 127.0.0.1 that answers as a test says, and tells what it was asked."""
 
 import hashlib
-import threading
 import zlib
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from skill_builder.pages.site import Manners, site_pages
 from skill_builder.scope import load_scope
+from tests.documentation_site import answering
 
 SCOPE = load_scope()
 ROOMY = replace(SCOPE, budget=replace(SCOPE.budget, skill=2000, guides=1000, index=1000, scripts=1000))
@@ -113,15 +113,8 @@ def serving(site):
         def log_message(self, *arguments):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(Handler) as url:
+        yield url
 
 
 def failing(times, status, **headers):

@@ -1,11 +1,9 @@
 import ast
 import functools
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +28,7 @@ from skill_builder.history.facts import parameters_of
 from skill_builder.history.guide import with_tables
 from skill_builder.history.storage import encode
 from skill_builder.skill.assemble import sources
+from tests.documentation_site import serve
 
 FSDP = "torch.distributed.fsdp"
 COMPOSABLE = "torch.distributed._composable.fsdp"
@@ -579,19 +578,9 @@ def index(tmp_path, monkeypatch):
     for name in names:
         make_wheel(simple / name, name.split("-")[1], SOURCES)
     (simple / "index.html").write_text("".join(f'<a href="{name}">{name}</a>' for name in names))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    use_index(monkeypatch, f"http://127.0.0.1:{server.server_port}/simple")
-    yield
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
+    with serve(folder) as url:
+        use_index(monkeypatch, f"{url}simple")
+        yield
 
 
 def use_index(monkeypatch, url):

@@ -1,13 +1,12 @@
 """The real clients, each in its own environment beside the sources, on a home of their own and offline."""
 
 import os
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests import documentation_site
 from tests.guide_index import guide_index
 
 ROOT = Path(__file__).parents[2]
@@ -49,22 +48,8 @@ def client_env(tmp_path_factory):
 @pytest.fixture(scope="session")
 def serve():
     """Serves a folder on 127.0.0.1 and gives its URL."""
-    servers = []
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    def start(folder):
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as servers:
+        yield lambda folder: servers.enter_context(documentation_site.serve(folder)).rstrip("/")
 
 
 SKILL_MD = """\

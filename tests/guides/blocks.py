@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +43,19 @@ class Block:
     def is_distributed(self) -> bool:
         """Whether it is to be started by torchrun."""
         return "torch.distributed" in self.text
+
+
+def run_module(name: str, *arguments: object) -> None:
+    """Run a module of these tests in a process of its own, on one thread a process; it must end well."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.guides.{name}", *map(str, arguments)],
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def blocks(*languages: str) -> list[Block]:

@@ -1,16 +1,13 @@
 """What the tests of the guides share."""
 
-import os
 import pickle
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.guides.blocks import ROOT
+from tests.guides.blocks import run_module
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,15 +31,7 @@ def all_measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     """Module of this session -> what its MEASUREMENTS returned; one process loads torch for all of them."""
     modules = sorted({item.module.__name__ for item in request.session.items if hasattr(item.module, "MEASUREMENTS")})
     folder = tmp_path_factory.mktemp("measured")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.guides.ranks", folder, *modules],
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    run_module("ranks", folder, *modules)
     return {name: pickle.loads((folder / f"{name}.pickle").read_bytes()) for name in modules}
 
 

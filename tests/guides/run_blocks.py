@@ -12,7 +12,6 @@ import faulthandler
 import importlib
 import os
 import runpy
-import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import elastic_launch
 
-from tests.guides.blocks import ROOT
+from tests.guides.blocks import run_module
 from tests.guides.ranks import launch_config
 
 PRELOADED = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor")
@@ -43,15 +42,7 @@ def outcomes(folder: Path, programs: Mapping[str, str]) -> dict[str, tuple[bool,
     """
     for name, text in programs.items():
         (folder / f"{name}.py").write_text(text, "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.guides.run_blocks", folder],
-        check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    run_module("run_blocks", folder)
     return {name: ((folder / f"{name}.ok").exists(), (folder / f"{name}.log").read_text()) for name in programs}
 
 
