@@ -22,8 +22,8 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from skill_builder.build import parse_pages
 from skill_builder.pages.site import site_pages
+from skill_builder.parsing import parse_pages
 from skill_builder.scope import Scope, load_scope
 
 SIZES = (250, 1000, 2000)

@@ -1,5 +1,3 @@
 """Builds the pytorch-fsdp skill: pages -> corpus -> index -> skill."""
 
-from importlib.metadata import version
-
-__version__ = version("fsdp-skill")
+__version__ = "0.1.0"

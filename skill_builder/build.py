@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import tempfile
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -19,7 +12,6 @@ from typing import Literal
 from skill_builder import __version__
 from skill_builder.corpus.availability import contradictions, with_availability
 from skill_builder.corpus.harmless import orders
-from skill_builder.corpus.parse import parse_page
 from skill_builder.corpus.references import Placed, References, write_references
 from skill_builder.errors import CoverageError, NotInCache, SiteUnreachable, SkillError, SourceError, TorchUnusable
 from skill_builder.history import load_history
@@ -29,8 +21,9 @@ from skill_builder.index.thesaurus import load_thesaurus
 from skill_builder.pages.cache import CacheMode
 from skill_builder.pages.installed import installed_pages
 from skill_builder.pages.site import Manners, site_pages
+from skill_builder.parsing import WORKERS, parse_pages
 from skill_builder.rebuild import check_shrink, is_unchanged, made_from, take_known, vanished
-from skill_builder.records import DocumentedObject, Page, PageSource, Passage, Progress, Section
+from skill_builder.records import DocumentedObject, PageSource, Passage, Progress, Section
 from skill_builder.scope import OFFICIAL_SITE, Scope
 from skill_builder.skill.assemble import (
     Manifest,
@@ -45,8 +38,6 @@ from skill_builder.skill.assemble import (
 from skill_builder.skill.frontmatter import render
 
 INDEX_FILE = "references/index.json"
-WORKERS = min(os.cpu_count() or 1, 3)
-"""Processes that parse; each takes about 80 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,85 +172,6 @@ def _fall_back(request: BuildRequest, site_error: SourceError, progress: Progres
     if request.docs_version not in ("stable", source.version):
         raise site_error
     return source, f"{site_error.where}: {site_error.problem}"
-
-
-def parse_pages(
-    pages: Iterable[Page], scope: Scope, progress: Progress, *, workers: int = WORKERS
-) -> tuple[dict[str, str], list[Section]]:
-    """Parse pages in other processes while later ones are still on their way.
-
-    Returns:
-        The beginning of each page's SHA-256 by its URL, and all sections in the order of the pages.
-
-    Raises:
-        SourceError: A process ended while it parsed.
-    """
-    hashes: dict[str, str] = {}
-    sections: list[Section] = []
-    try:
-        with _parsers(workers) as pool:
-            for done, parsed in enumerate(_parsed(pages, scope, pool, hashes, ahead=4 * workers), 1):
-                sections += parsed
-                progress("parsing", done, 0)
-    except BrokenProcessPool as error:
-        raise SourceError(
-            f"the pages after {next(reversed(hashes), 'the first')}",
-            "a process that parsed them was ended, as happens when memory is short",
-            "build again with --workers 1",
-        ) from error
-    return hashes, sections
-
-
-@contextmanager
-def _parsers(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that parse, all started, and deaf to Ctrl-C from their first moment: ending them is up to this one."""
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_parent)
-    try:
-        with _ignoring_interrupts():
-            for _ in range(workers):
-                pool.submit(os.getpid)
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """See to it that this process ends when the one that started it was killed."""
-
-    def wait() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that are started here inherit that an interrupt is ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _parsed(
-    pages: Iterable[Page], scope: Scope, pool: ProcessPoolExecutor, hashes: dict[str, str], *, ahead: int
-) -> Iterator[list[Section]]:
-    """The sections of each page in order, no more than a few pages ahead of what is taken."""
-    waiting: deque[Future[list[Section]]] = deque()
-    for page in pages:
-        hashes[page.url] = page.digest
-        waiting.append(pool.submit(parse_page, page, scope))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
 
 
 def with_releases(sections: Iterable[Section], source: PageSource) -> list[Section]:

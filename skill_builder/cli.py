@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from stamina.instrumentation import set_on_retry_hooks
 
 from skill_builder import records
-from skill_builder.build import WORKERS, BuildReport, BuildRequest, build_skill, write_guide_index
+from skill_builder.build import BuildReport, BuildRequest, build_skill, write_guide_index
 from skill_builder.compare import Disagreement, compare_installed
 from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_built
 from skill_builder.errors import BuilderError, NotACheckout, NotASkill, QuestionsUnusable, SkillError
@@ -35,6 +35,7 @@ from skill_builder.index.evaluate import (
     report_as_text,
 )
 from skill_builder.pages.cache import cache_folder, clear
+from skill_builder.parsing import WORKERS
 from skill_builder.rebuild import check_skill
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, Scope, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources

@@ -9,7 +9,7 @@ import pytest
 from skill_builder import build
 from skill_builder.build import BuildRequest, build_skill, check_coverage
 from skill_builder.errors import BuilderError, CoverageError, PageMissing, PageUnusable, ScopeError, SourceError
-from skill_builder.records import DocumentedObject, PageSource
+from skill_builder.records import DocumentedObject, Page, PageSource
 from skill_builder.scope import load_scope
 from skill_builder.skill.validate import validate
 from tests.documentation_site import serve
@@ -128,7 +128,7 @@ def down():
 def test_auto_falls_back_to_the_installed_torch_and_says_why(tmp_path, monkeypatch):
     def installed(scope, *, progress):
         url = "https://docs.pytorch.org/docs/stable/fsdp.html"
-        page = build.Page(url, "<article><section id='a'><h1>FSDP</h1><p>Text.</p></section></article>")
+        page = Page(url, "<article><section id='a'><h1>FSDP</h1><p>Text.</p></section></article>")
         return PageSource("installed", "torch 2.13.0", "2.13", (), iter([page]))
 
     monkeypatch.setattr(build, "installed_pages", installed)

@@ -52,7 +52,7 @@ _SPACE = re.compile(r"\s+")
 
 def visible(text: str) -> str:
     """A text without the characters that a reader does not see."""
-    return _INVISIBLE.sub("", text)
+    return text if text.isascii() and text.isprintable() else _INVISIBLE.sub("", text)
 
 
 def title_text(text: str) -> str:

@@ -85,20 +85,23 @@ def write_references(sections: Iterable[Section], scope: Scope, version: str) ->
     """
     kept = list(sections)
     left_out: list[Section] = []
+    limit = scope.budget.docs * KIB
     references = _render(kept, scope, version)
-    estimate = _size(references.files.values())
+    size, exact = _size(references.files.values()), True
     for pattern in scope.leave_out:
-        if estimate <= scope.budget.docs * KIB:
+        if size <= limit and not exact:
             references = _render(kept, scope, version)
-            estimate = _size(references.files.values())
-            if estimate <= scope.budget.docs * KIB:
-                break
+            size, exact = _size(references.files.values()), True
+        if size <= limit:
+            break
         kept, gone = _leave_out(kept, pattern)
         left_out += gone
-        estimate -= _size(text for section in gone for text in (section.markdown, *_around(section)))
-    references = _render(kept, scope, version) if left_out else references
-    size = _size(references.files.values())
-    if size > scope.budget.docs * KIB:
+        size -= _size(text for section in gone for text in (section.markdown, *_around(section)))
+        exact = False
+    if not exact:
+        references = _render(kept, scope, version)
+        size = _size(references.files.values())
+    if size > limit:
         raise OverBudget(
             "references/docs-*.md",
             f"{size // KIB} KiB, and the budget has {scope.budget.docs}",

@@ -72,7 +72,7 @@ def tidy_article(page: str) -> str:
     if "<html" in page and "</html>" not in page:
         raise NoArticle("the page breaks off: it has no </html>")
     article = _article(html.document_fromstring(page))
-    if _depth(article) > MAX_DEPTH:
+    if article.xpath("." + "/*" * MAX_DEPTH):
         raise NoArticle(f"elements are nested more than {MAX_DEPTH} deep")
     for step in _STEPS:
         step(article)
@@ -84,14 +84,6 @@ def _article(root: HtmlElement) -> HtmlElement:
         for element in root.xpath(path):
             return element
     raise NoArticle("the page has no article (neither <article> nor role=main)")
-
-
-def _depth(article: HtmlElement) -> int:
-    depth = deepest = 0
-    for event, _ in etree.iterwalk(article, events=("start", "end")):
-        depth += 1 if event == "start" else -1
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _with_class(*names: str, tag: str = "*") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from skill_builder.errors import HistoryError
 from skill_builder.history.answers import Change, Deprecation, ObjectHistory, ParameterHistory, ReleaseChanges
@@ -318,6 +318,7 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
+@cache
 def release_number(version: str) -> tuple[int, ...]:
     """``(2, 7, 1)`` of ``2.7.1+cu128``."""
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -36,12 +37,14 @@ def cut_references(files: Mapping[str, str], placed: Iterable[Placed]) -> list[P
         placed: The sections, in the order in which they stand.
     """
     blocks = {name: list(_blocks(text)) for name, text in files.items()}
+    starts = {name: [block.first for block in found] for name, found in blocks.items()}
     lines = {name: text.split("\n") for name, text in files.items()}
     placed = list(placed)
     by_url = {place.section.url: place.section for place in placed}
     passages = []
     for place in placed:
-        inside = [block for block in blocks[place.file] if place.lines[0] <= block.first <= place.lines[1]]
+        start, end = (bisect_left(starts[place.file], line) for line in (place.lines[0], place.lines[1] + 1))
+        inside = blocks[place.file][start:end]
         titles = _titles(place.section, by_url)
         for first, last in _grouped(inside, lines[place.file], place.lines[0]):
             text = "\n".join(lines[place.file][first - 1 : last])

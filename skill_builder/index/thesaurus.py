@@ -33,10 +33,11 @@ class Thesaurus:
         """All words for a section; empty where the thesaurus has none."""
         place = _place(section)
         patterns = [place] if place in self.sections else []
-        # Most patterns are an ending from a dot on: these are looked up instead of tried one by one.
+        # Most patterns are an ending from a dot on, or for one page: these are looked up instead of tried one by one.
         endings = (f"*{place[start:]}" for start, character in enumerate(place) if character == ".")
         patterns += (ending for ending in endings if ending in self.sections)
-        patterns += (pattern for pattern in self._others if fnmatchcase(place, pattern))
+        others = (*self._others.get(place.partition("#")[0], ()), *self._others.get("", ()))
+        patterns += (pattern for pattern in others if fnmatchcase(place, pattern))
         return " ".join(self.sections[pattern] for pattern in patterns)
 
     def unused(self, sections: Iterable[Section]) -> list[str]:
@@ -45,8 +46,14 @@ class Thesaurus:
         return [p for p in self.sections if p not in places and not any(fnmatchcase(place, p) for place in places)]
 
     @cached_property
-    def _others(self) -> list[str]:
-        return [pattern for pattern in self.sections if _WILD.search(pattern) and not _ENDING.fullmatch(pattern)]
+    def _others(self) -> dict[str, list[str]]:
+        """The patterns that must be tried, by their page; under "" those for several."""
+        found: dict[str, list[str]] = {}
+        for pattern in self.sections:
+            if _WILD.search(pattern) and not _ENDING.fullmatch(pattern):
+                page = pattern.partition("#")[0]
+                found.setdefault("" if _WILD.search(page) else page, []).append(pattern)
+        return found
 
 
 def _place(section: Section) -> str:
