@@ -102,7 +102,7 @@ class _Separators(dict):
 
 _WORD_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 _SEPARATORS = _Separators({ord(character): character for character in _WORD_CHARACTERS})
-_STEMS = {}
+_TERMS = {}
 
 
 def words_of(text):
@@ -136,12 +136,6 @@ def parts_of(identifier):
 
 def stem(word):
     """Cut a lower-case word's inflection, so that "sharding", "shards" and "sharded" are one term."""
-    if word not in _STEMS:
-        _STEMS[word] = _stem(word)
-    return _STEMS[word]
-
-
-def _stem(word):
     if len(word) < 4 or not word.isalpha():
         return word
     if word.endswith("ies") and len(word) > 4:
@@ -168,19 +162,20 @@ def tokenize(text):
     """
     terms = []
     for word in words_of(text):
-        lower = word.lower()
-        if not is_identifier(word):
-            if lower not in STOP_WORDS:
-                terms.append(stem(lower))
-            continue
-        terms.append(lower)
-        last = lower.rpartition(".")[2]
-        if last != lower:
-            terms.append(last)
-        parts = [stem(part.lower()) for part in parts_of(word)]
-        if len(parts) > 1:
-            terms.extend(parts)
+        if word not in _TERMS:
+            _TERMS[word] = terms_of(word)
+        terms += _TERMS[word]
     return terms
+
+
+def terms_of(word):
+    """The terms of one word."""
+    lower = word.lower()
+    if not is_identifier(word):
+        return [] if lower in STOP_WORDS else [stem(lower)]
+    last = lower.rpartition(".")[2]
+    parts = [stem(part.lower()) for part in parts_of(word)]
+    return [lower] + [last] * (last != lower) + parts * (len(parts) > 1)
 
 
 def focus(query):
@@ -202,20 +197,14 @@ def focus(query):
 
 # --- index -----------------------------------------------------------------------------------------------------
 
-INDEX_FORMAT = 9
-TEXTS = ("about", "files", "categories", "kinds", "synonyms", "titles", "pages", "anchors", "releases", "idf", "terms")
+INDEX_FORMAT = 10
+TEXTS = (
+    *("about", "files", "categories", "kinds", "synonyms", "messages"),
+    *("titles", "pages", "anchors", "releases", "idf", "terms"),
+)
 NUMBERS = (
-    "kind",
-    "category",
-    "parents",
-    "page",
-    "section_lengths",
-    "section",
-    "lengths",
-    "file",
-    "first",
-    "last",
-    "frequency",
+    *("kind", "category", "parents", "page", "passages", "section_lengths"),
+    *("section", "lengths", "file", "first", "last", "frequency"),
 )
 """What is in the catalog and in the numbers, in this order; see skill_builder/index/build.py."""
 RECORD, FIELD = "\x1e", "\x1f"
@@ -256,94 +245,107 @@ class Index:
             raise BrokenSkill(f"{path} is damaged ({type(error).__name__}: {error})") from error
         self._files = {}
         self._texts = {}
-        self._lower = []
-        self._pieces = []
+        self._endings = []
         self._matches = {}
-        self.passages = {}
-        for passage, section in enumerate(self.section[: len(self.first)]):
-            self.passages.setdefault(section, []).append(passage)
 
     def _read(self, catalog, numbers, postings):
         *columns, terms = catalog.split(RECORD)
         texts = [column.split(FIELD) for column in columns]
-        about, self.files, self.categories, self.kinds, pairs, self.titles, self._pages, self._anchors, *rest = texts
-        self._releases, idf = rest
-        self.version, self.k1, self.b, mean = about[0], *map(float, about[1:])
-        self.synonyms = dict(zip(pairs[::2], pairs[1::2]))
-        self.idf = list(map(float, idf))
-        self.rarest = max(self.idf)
-        self.kind, self.category, self.parents, self._page, self.section_lengths, *rest = read_columns(numbers)
-        section, self.lengths, self.file, first, last, self._frequency = rest
-        self.section, self.first, self.last = (list(accumulate(column)) for column in (section, first, last))
+        about, self.files, self.categories, self.kinds, synonyms, messages, self.titles, *rest = texts
+        self._pages, self._anchors, self._releases, self.idf = rest
+        self.version, self.k1, self.b, mean, self.rarest = about[0], *map(float, about[1:])
+        self.synonyms = dict(zip(synonyms[::2], synonyms[1::2]))
+        self.messages = dict(zip(messages[::2], messages[1::2]))
+        self.kind, self.category, self.parents, self._page, self._passages, *rest = read_columns(numbers)
+        self.section_lengths, section, self.lengths, self.file, self.first, self.last, self._frequency = rest
+        self.section = list(accumulate(section))
+        self._ends = list(accumulate(self._passages))
         self.base = self.k1 * (1 - self.b)
         self.slope = self.k1 * self.b / mean
         self.section_slope = self.k1 * self.b * len(self.titles) / sum(self.section_lengths)
         self._terms = f"{FIELD}{terms}{FIELD}"
-        size = sum(self._frequency)
-        if len(postings) != 3 * size or len(self._frequency) != self._terms.count(FIELD) - 1:
+        self._size = sum(self._frequency)
+        self._postings = postings
+        if len(postings) != 3 * self._size or len(self._frequency) != self._terms.count(FIELD) - 1:
             raise ValueError("postings are missing")
-        self._distances = from_planes(postings[: 2 * size])
-        self._counts = postings[2 * size :]
+
+    def passages(self, section):
+        """The passages of a section, in order."""
+        end = self._ends[section]
+        return range(end - self._passages[section], end)
 
     def knows(self, term):
         """Whether any entry has a term."""
         return f"{FIELD}{term}{FIELD}" in self._terms
 
     def terms(self):
-        """Every term, sorted."""
+        """Every term, those that most entries have first."""
         return self._terms.strip(FIELD).split(FIELD)
 
     def postings(self, term):
-        """The entries that have a term, and how often."""
+        """How often each entry that has a term has it, in order."""
         at = self._terms.find(f"{FIELD}{term}{FIELD}")
         if at < 0:
-            return []
+            return {}
         place = self._terms.count(FIELD, 0, at)
         start = sum(self._frequency[:place])
-        end = start + self._frequency[place]
-        return list(zip(accumulate(self._distances[start:end], initial=-1), b"\0" + self._counts[start:end]))[1:]
+        low, high, counts = (
+            self._postings[plane + start : plane + start + self._frequency[place]]
+            for plane in (0, self._size, 2 * self._size)
+        )
+        return dict(zip(accumulate(from_planes(low + high)), counts))
+
+    def importance(self, entries):
+        """The weight of a term that so many entries have (idf)."""
+        return float(self.idf[entries]) if entries else self.rarest
 
     def matches(self, term):
-        """The idf of a term, and the scores by BM25 (Okapi) of the entries that have it and of their sections."""
+        """The importance of a term, how often each entry has it, and how well each section matches it.
+
+        A section's score is BM25's (Okapi) of its entries together, and of its hint once more.
+        """
         if term not in self._matches:
-            postings = self.postings(term)
-            idf = self.idf[len(postings)] if postings else self.rarest
-            gain, base, passages = idf * (self.k1 + 1), self.base, len(self.first)
-            slope, lengths, section_of = self.slope, self.lengths, self.section
-            entries = [(entry, gain * n / (n + base + slope * lengths[entry])) for entry, n in postings]
-            counts = {}
-            for entry, n in postings:
+            counts = self.postings(term)
+            idf = self.importance(len(counts))
+            gain, base, slope, lengths = idf * (self.k1 + 1), self.base, self.section_slope, self.section_lengths
+            section_of, passages = self.section, len(self.first)
+            hints = {}
+            sections = {}
+            for entry, n in counts.items():
                 section = section_of[entry]
-                counts[section] = counts.get(section, 0) + (n if entry < passages else n * HINT_COUNT)
-            slope, lengths = self.section_slope, self.section_lengths
-            sections = [(section, gain * n / (n + base + slope * lengths[section])) for section, n in counts.items()]
-            self._matches[term] = idf, entries, sections
+                if entry < passages:
+                    sections[section] = sections.get(section, 0) + n
+                else:
+                    sections[section] = sections.get(section, 0) + n * HINT_COUNT
+                    hints[section] = gain * n / (n + base + self.slope * self.lengths[entry])
+            for section, n in sections.items():
+                sections[section] = gain * n / (n + base + slope * lengths[section])
+            for section, score in hints.items():
+                sections[section] += score
+            self._matches[term] = idf, counts, sections
         return self._matches[term]
+
+    def score(self, entry, weighted):
+        """The score by BM25 (Okapi) of an entry for terms, each with its weight and how often each entry has it."""
+        norm = self.base + self.slope * self.lengths[entry]
+        found = ((weight, counts[entry]) for weight, counts in weighted if entry in counts)
+        return (self.k1 + 1) * sum(weight * n / (n + norm) for weight, n in found)
 
     def is_object(self, section):
         """Whether a section documents an object rather than standing under a heading."""
-        return self.kinds[self.kind[section]] != "heading"
+        return self.kinds[self.kind[section]] not in ("heading", "message")
 
     def quoted(self, text):
-        """The sections with a title of several words, or one of several messages, that stands in a text."""
+        """The sections about an error message that stands in a text."""
         text = " ".join(text.lower().split())
-        if not self._pieces:
-            titles = ((section, title) for section, title in enumerate(self._lower_titles()) if " " in title)
-            pieces = ((section, title.replace(" ... ", ", ").split(", ")) for section, title in titles)
-            self._pieces = [(section, piece) for section, found in pieces for piece in found if len(piece) > 15]
-        return [section for section, piece in self._pieces if piece in text]
-
-    def _lower_titles(self):
-        if not self._lower:
-            self._lower = FIELD.join(self.titles).lower().split(FIELD)
-        return self._lower
+        return [int(section) for message, section in self.messages.items() if message in text]
 
     def named(self, name):
         """The objects that have a name in lower case, whole or as its last part."""
-        ending = "." + name
-        found = [
-            section for section, title in enumerate(self._lower_titles()) if title == name or title.endswith(ending)
-        ]
+        if not self._endings:
+            self._endings = f".{f'{FIELD}.'.join(self.titles)}".lower().split(FIELD)
+        ending = f".{name}"
+        found = [section for section, title in enumerate(self._endings) if title.endswith(ending)]
         return [section for section in found if self.is_object(section)]
 
     def last_names(self):
@@ -445,24 +447,19 @@ def rank(index, query):
     asked = frozenset(terms)
     for term in added_terms(index, query):
         weights[term] = weights.get(term, 0.0) + EXTRA
-    entries = {}
     sections = {}
     covered = {}
+    weighted = []
     importance_of_all = 0.0
-    section_of, passages = index.section, len(index.first)
     for term, weight in weights.items():
         importance, of_entries, of_sections = index.matches(term)
-        for entry, score in of_entries:
-            entries[entry] = entries.get(entry, 0.0) + weight * score
-        for section, score in of_sections:
+        weighted.append((weight * importance, of_entries))
+        for section, score in of_sections.items():
             sections[section] = sections.get(section, 0.0) + weight * score
         if term in asked:
             importance_of_all += importance
-            for section, _ in of_sections:
+            for section in of_sections:
                 covered[section] = covered.get(section, 0.0) + importance
-    for hint in range(passages, len(section_of)):
-        if hint in entries:
-            sections[section_of[hint]] += entries[hint]
     guides = index.categories.index("guides") if "guides" in index.categories else -1
     shares = {
         section: (part / importance_of_all) ** COVERED * (GUIDE if index.category[section] == guides else 1.0)
@@ -470,13 +467,13 @@ def rank(index, query):
     }
     likely = sorted(shares, key=lambda section: -sections[section] * shares[section])[:LIKELY]
     scores = {
-        passage: (entries.get(passage, 0.0) + sections[section]) * shares[section]
+        passage: (index.score(passage, weighted) + sections[section]) * shares[section]
         for section in likely
-        for passage in index.passages.get(section, ())
+        for passage in index.passages(section)
     }
     best = max(scores.values(), default=1.0)
     for section, gain in {**named_sections(index, query), **dict.fromkeys(index.quoted(query), QUOTED)}.items():
-        for place, passage in enumerate(index.passages.get(section, ())):
+        for place, passage in enumerate(index.passages(section)):
             scores[passage] = scores.get(passage, 0.0) + best * gain * 0.99**place
     return scores
 
@@ -504,7 +501,7 @@ def named_sections(index, query):
         if not found and (name == asked or not index.knows(last)) and len(last) > 5:
             close = nearest(last, index.last_names(), count=1)
             found = index.named(close[0]) if close else []
-        rarity = index.idf[len(index.postings(last))] / index.rarest if index.knows(last) else 1.0
+        rarity = index.importance(len(index.postings(last))) / index.rarest
         for section in found[:MAX_NAMED]:
             gains[section] = max(gains.get(section, 0.0), ASKED if name == asked else NAMED * rarity)
     return gains

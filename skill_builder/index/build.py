@@ -1,26 +1,26 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 9, a JSON object:
+Format 10, a JSON object:
 
 - ``format``, ``about``;
 - ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
   zlib-compressed bytes;
 - the catalog is a text: the columns that ``TEXTS`` names, divided by ``RECORD``, in each its texts, divided by
   ``FIELD``. ``about`` has the documentation's version, rank-bm25's parameters ``k1`` and ``b``, and the mean length of
-  an entry in terms; ``synonyms`` a phrase and its words in turn; ``titles`` and ``anchors`` are the sections', the
+  an entry in terms, and the largest ``idf``; ``synonyms`` a phrase and its words in turn; ``messages`` an error message
+  in lower case and the section about it; ``titles`` and ``anchors`` are the sections', the
   anchor left empty where it is the title; ``releases`` says, where there is something to say, since and until when
   torch has the section's object, what replaces it in later releases and in earlier ones, and its later parameters
-  (``2.7 - - old.name mesh=2.9,group=2.10``); ``terms`` are sorted; ``idf`` is rank-bm25's weight of a term that so many
-  entries have;
+  (``2.7 - - old.name mesh=2.9,group=2.10``); ``terms``, those that most entries have first, so that a search
+  of one is short; ``idf`` is rank-bm25's weight of a term that so many entries have;
 - the numbers are the columns that ``NUMBERS`` names, each its length and its values, of 16 bits: first the low bytes
-  of all, then the high ones. ``section``, ``first`` and ``last`` are the distances from the one before.
-  For each section
-  ``kind``, ``category``, ``page`` (one of ``pages``), ``parents`` (its own number where there is none) and
-  ``section_lengths``, the lengths of its entries, a hint's as often as its words count in the section; for each
-  passage ``file``, ``first`` and ``last`` line; for each entry ``section`` and ``lengths``: entries are the passages
+  of all, then the high ones. For each section ``kind``, ``category``, ``page`` (one of ``pages``), ``parents`` (its own
+  number where there is none), ``passages`` (how many) and ``section_lengths``, the lengths of its entries, a hint's as
+  often as its words count in the section; for each passage, in the order of the sections, ``file``, ``first`` and
+  ``last`` line; for each entry ``section`` (the distance from the one before) and ``lengths``: entries are the passages
   and after them the hints, the words that people use for a section; ``frequency``, how many entries have each term;
 - the postings are three planes of bytes, each with one for every entry of every term, term by term: the low and the
-  high byte of the distance from the entry before (the first counts from -1), and how often the entry has the term
+  high byte of the distance from the entry before (the first one's is its number), and how often the entry has the term
   (255: as often or more).
 
 rank-bm25 (Okapi) weighs the terms; what is stored are its numbers, so that ``idf * (k1 + 1) * count / (count + norm)``,
@@ -37,7 +37,7 @@ import json
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -45,6 +45,7 @@ from types import MappingProxyType, ModuleType
 from deflate import zlib_compress
 from rank_bm25 import BM25Okapi
 
+from skill_builder.index.passages import MESSAGE
 from skill_builder.index.thesaurus import Thesaurus
 from skill_builder.records import Availability, Passage, Section
 
@@ -60,6 +61,9 @@ _NOT_WORDS = re.compile(r"^Code: `.*$|https?://\S+", re.MULTILINE)
 
 BEST = 12
 """libdeflate's highest level."""
+
+MIN_MESSAGE = 16
+"""Characters of a message that is looked for in queries."""
 
 LINE = 100
 """Characters of base64 a line."""
@@ -131,33 +135,39 @@ def build_index(
     kinds = list(dict.fromkeys(section.kind for section in rows))
     files = list(dict.fromkeys(passage.file for passage in passages))
     pages = list(dict.fromkeys(section.page for section in rows))
-    terms = sorted({term for entry in entries for term in entry.terms})
-    frequency, postings = _postings(entries, terms)
+    common = Counter(term for entry in entries for term in set(entry.terms))
+    terms = sorted(common, key=lambda term: (-common[term], term))
+    postings = _postings(entries, terms)
+    weights = {count: scorer.idf[term] for term, count in common.items()}
+    idf = [round(weights.get(count, 0.0), 12) for count in range(max(weights, default=0) + 1)]
+    passages_of = Counter(passage.url for passage in passages)
     texts: dict[str, Iterable[object]] = {
-        "about": (version, scorer.k1, scorer.b, scorer.avgdl),
+        "about": (version, scorer.k1, scorer.b, scorer.avgdl, max(idf)),
         "files": files,
         "categories": categories,
         "kinds": kinds,
         "synonyms": (text for pair in sorted(synonyms.items()) for text in pair),
+        "messages": (text for number, section in enumerate(rows) for text in _messages(section, number)),
         "titles": (section.title for section in rows),
         "pages": pages,
         "anchors": (anchor if (anchor := section.url.partition("#")[2]) != section.title else "" for section in rows),
         "releases": (_releases(section.availability) for section in rows),
         "terms": terms,
-        "idf": _idf_by_frequency(scorer, entries),
+        "idf": idf,
     }
     numbers: dict[str, list[int]] = {
         "kind": [kinds.index(section.kind) for section in rows],
         "category": [categories.index(section.category) for section in rows],
         "parents": [places.get(section.parent, number) for number, section in enumerate(rows)],
         "page": [pages.index(section.page) for section in rows],
+        "passages": [passages_of[url] for url in used],
         "section_lengths": _section_lengths(entries, places, search.HINT_COUNT),
         "section": _distances([places[entry.url] for entry in entries]),
         "lengths": [len(entry.terms) for entry in entries],
         "file": [files.index(passage.file) for passage in passages],
-        "first": _distances([passage.lines[0] for passage in passages]),
-        "last": _distances([passage.lines[1] for passage in passages]),
-        "frequency": frequency,
+        "first": [passage.lines[0] for passage in passages],
+        "last": [passage.lines[1] for passage in passages],
+        "frequency": [common[term] for term in terms],
     }
     catalog = search.RECORD.join(search.FIELD.join(map(str, texts[name])) for name in search.TEXTS)
     index = {
@@ -170,6 +180,14 @@ def build_index(
     return json.dumps(index, indent=0) + "\n"
 
 
+def _messages(section: Section, number: int) -> Iterator[str]:
+    """Each message of a title that holds some, in lower case and long enough to be told from other words."""
+    if section.kind == MESSAGE:
+        for message in section.title.lower().replace(" ... ", ", ").split(", "):
+            if len(message) >= MIN_MESSAGE:
+                yield from (message, str(number))
+
+
 def _releases(found: Availability | None) -> str:
     if found is None:
         return ""
@@ -179,20 +197,16 @@ def _releases(found: Availability | None) -> str:
 
 
 def _used(entries: Iterable[Entry], by_url: dict[str, Section]) -> list[str]:
-    """URLs of the sections of the entries and of those around them, in order."""
-    used: dict[str, None] = {}
-    for entry in entries:
-        path = []
-        url = entry.url
-        while url in by_url:
-            path.append(url)
-            url = by_url[url].parent
-        used.update(dict.fromkeys(reversed(path)))
+    """URLs of the sections of the entries, in the order of these, and then of those around them that have none."""
+    used = dict.fromkeys(entry.url for entry in entries if entry.url in by_url)
+    for url in list(used):
+        while (url := by_url[url].parent) in by_url:
+            used.setdefault(url)
     return list(used)
 
 
-def _postings(entries: Sequence[Entry], terms: Sequence[str]) -> tuple[list[int], bytes]:
-    """How many entries have each term, and the three planes."""
+def _postings(entries: Sequence[Entry], terms: Sequence[str]) -> bytes:
+    """The three planes."""
     found: dict[str, list[tuple[int, int]]] = {term: [] for term in terms}
     for number, entry in enumerate(entries):
         for term, count in Counter(entry.terms).items():
@@ -200,17 +214,10 @@ def _postings(entries: Sequence[Entry], terms: Sequence[str]) -> tuple[list[int]
     distances = [
         number - before
         for postings in found.values()
-        for (number, _), (before, _) in zip(postings, [(-1, 0), *postings], strict=False)
+        for (number, _), (before, _) in zip(postings, [(0, 0), *postings], strict=False)
     ]
     counts = bytes(min(count, 255) for postings in found.values() for _, count in postings)
-    return [len(postings) for postings in found.values()], _planes(distances) + counts
-
-
-def _idf_by_frequency(scorer: BM25Okapi, entries: Sequence[Entry]) -> list[float]:
-    """rank-bm25's weight of a term depends on nothing but the number of passages that have it."""
-    frequency = Counter(term for entry in entries for term in set(entry.terms))
-    weights = {count: scorer.idf[term] for term, count in frequency.items()}
-    return [round(weights.get(count, 0.0), 12) for count in range(max(weights, default=0) + 1)]
+    return _planes(distances) + counts
 
 
 def _section_lengths(entries: Sequence[Entry], places: Mapping[str, int], hint_count: int) -> list[int]:

@@ -17,6 +17,9 @@ TARGET_CHARS = 700
 
 GUIDES = "guides"
 
+MESSAGE = "message"
+"""Kind of a guide's section whose heading has code in it: the error messages that it is about."""
+
 _BLOCK_PARSER = MarkdownIt("commonmark").enable("table").disable("inline")
 """Finds blocks and their lines; what stands inside a line is of no interest here."""
 
@@ -118,6 +121,7 @@ def _guide_sections(name: str, text: str) -> Iterator[Placed]:
         while open_sections and open_sections[-1][0] >= level:
             open_sections.pop()
         parent = open_sections[-1][1] if open_sections else ""
-        section = Section(url, title.replace("`", ""), "heading", "", parent, len(open_sections), "", GUIDES)
+        kind = MESSAGE if "`" in title else "heading"
+        section = Section(url, title.replace("`", ""), kind, "", parent, len(open_sections), "", GUIDES)
         open_sections.append((level, url))
         yield Placed(section, name, (line, last))
