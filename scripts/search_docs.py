@@ -47,7 +47,7 @@ NAMED = 0.3
 """What an object that a query names gains, as a share of the best score, if its name is rare."""
 ASKED = 2.0
 """The same, where the name is the whole query."""
-LIKELY = 60
+LIKELY = 40
 """Sections of which the passages are looked at."""
 MAX_NAMED = 3
 """Objects that gain from a name that several share."""
@@ -266,7 +266,7 @@ class Index:
         self._terms = f"{FIELD}{terms}{FIELD}"
         self._size = sum(self._frequency)
         self._postings = postings
-        if len(postings) != 3 * self._size or len(self._frequency) != self._terms.count(FIELD) - 1:
+        if len(postings) != 3 * self._size:
             raise ValueError("postings are missing")
 
     def passages(self, section):
@@ -375,7 +375,8 @@ class Index:
         if passage not in self._texts:
             first, last = self.first[passage], self.last[passage]
             if first:
-                self._texts[passage] = clean("\n".join(self._lines(self.files[self.file[passage]])[first - 1 : last]))
+                lines = self._lines(self.files[self.file[passage]])[first - 1 : last]
+                self._texts[passage] = clean(b"\n".join(lines).decode(errors="replace"))
             else:
                 url = self.url(self.section[passage])
                 self._texts[passage] = f"This skill has no room for the text of this section. Read it at {url}"
@@ -385,8 +386,8 @@ class Index:
         if name not in self._files:
             path = os.path.join(self.folder, name)
             try:
-                with open(path, encoding="utf-8") as file:
-                    self._files[name] = file.read().split("\n")
+                with open(path, "rb") as file:
+                    self._files[name] = file.read().split(b"\n")
             except OSError as error:
                 raise BrokenSkill(f"{path}: {error.strerror}") from error
         return self._files[name]
@@ -395,7 +396,7 @@ class Index:
 def unpack(data, name):
     """Bytes from a list of lines of base64 in index.json, some letters changed, which hold them compressed."""
     start = data.index(b'"%s": [' % name.encode()) + len(name) + 5
-    return zlib.decompress(a2b_base64(data[start : data.index(b"]", start)].translate(_UNPACK, b'", \n')))
+    return zlib.decompress(a2b_base64(data[start : data.index(b"]", start)].translate(_UNPACK)))  # skips quotes and commas
 
 
 def from_planes(data):
@@ -438,8 +439,11 @@ def clean(text):
 # --- ranking ---------------------------------------------------------------------------------------------------
 
 
-def rank(index, query):
-    """The score of every passage that has to do with the query: its own, its section's and its section's hint's."""
+def rank(index, query, category=None):
+    """The score of each passage that may answer: its own, its section's and its section's hint's.
+
+    Only sections of the category count, by its place in ``index.categories``, if there is one.
+    """
     terms = tokenize(focus(query))
     weights = {}
     for term in terms:
@@ -464,6 +468,7 @@ def rank(index, query):
     shares = {
         section: (part / importance_of_all) ** COVERED * (GUIDE if index.category[section] == guides else 1.0)
         for section, part in covered.items()
+        if category in (None, index.category[section])
     }
     likely = sorted(shares, key=lambda section: -sections[section] * shares[section])[:LIKELY]
     scores = {
@@ -473,6 +478,8 @@ def rank(index, query):
     }
     best = max(scores.values(), default=1.0)
     for section, gain in {**named_sections(index, query), **dict.fromkeys(index.quoted(query), QUOTED)}.items():
+        if category not in (None, index.category[section]):
+            continue
         for place, passage in enumerate(index.passages(section)):
             scores[passage] = scores.get(passage, 0.0) + best * gain * 0.99**place
     return scores
@@ -518,15 +525,14 @@ def nearest(name, names, count):
 
 
 def installed_torch():
-    """The version of the torch beside this Python, by the name of its metadata; empty if there is none."""
+    """The version of the torch beside this Python, as its version.py says; empty if there is none."""
     for folder in sys.path:
         try:
-            names = os.listdir(folder or ".")
+            with open(os.path.join(folder, "torch", "version.py"), "rb") as file:
+                said = file.read().partition(b"__version__ = ")[2].decode(errors="replace")
         except OSError:
             continue
-        for name in names:
-            if name.startswith("torch-") and name.endswith(".dist-info"):
-                return name[len("torch-") : -len(".dist-info")]
+        return said[1:].partition(said[:1])[0] if said else ""
     return ""
 
 
@@ -583,10 +589,7 @@ def search(
 
     Only sections of the category count, if there is one; what the release ``torch`` lacks is said first.
     """
-    scores = rank(index, query)
-    if category is not None:
-        wanted = index.categories.index(category)
-        scores = {p: score for p, score in scores.items() if index.category[index.section[p]] == wanted}
+    scores = rank(index, query, None if category is None else index.categories.index(category))
     order = sorted(scores, key=lambda p: (-scores[p], p))
     sections = {index.section[passage] for passage in order}
     remarks = {section: remark for section in sections if (remark := lacking(index, section, torch))} if torch else {}
@@ -655,10 +658,6 @@ def choose(index, order, scores, remarks, *, budget, limit):
 
 def as_json(index, query, results):
     """The results for a program."""
-    try:
-        from _json import encode_basestring_ascii as quoted  # noqa: PLC0415 - without the rest of json; see the top
-    except ImportError:
-        from json import dumps as quoted  # noqa: PLC0415
     found = []
     for result in results:
         first, last = index.first[result.first], index.last[result.last]
@@ -672,6 +671,16 @@ def as_json(index, query, results):
         )
     total = sum(tokens(result.text) for result in results)
     return f'{{"query": {quoted(query)}, "results": [{", ".join(found)}], "tokens": {total}}}'
+
+
+def quoted(text):
+    """A text as JSON."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    if plain.isprintable():
+        return f'"{plain}"'
+    import json  # noqa: PLC0415 - see the top
+
+    return json.dumps(text)
 
 
 def as_text(index, results):
@@ -774,6 +783,7 @@ def run(arguments, skill):
 
 if __name__ == "__main__":
     gc.disable()
+    sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     status = main()
     sys.stdout.flush()
     os._exit(status)  # taking the index apart would cost as much as the search

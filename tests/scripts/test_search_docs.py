@@ -89,6 +89,16 @@ def test_text_for_people_has_headings_files_and_urls(run):
     assert "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html#" in text
 
 
+def test_a_category_answers_though_sections_of_others_match_better(built_skill, monkeypatch):
+    index = SEARCH.Index(str(built_skill))
+    monkeypatch.setattr(SEARCH, "LIKELY", 1)
+    best = SEARCH.search(index, "process group")[0]
+    others = [name for place, name in enumerate(index.categories) if place != index.category[best.section]]
+    answered = [name for name in others if SEARCH.search(index, "process group", category=name)]
+    assert {"collectives", "debugging"} <= {*answered, index.categories[index.category[best.section]]}
+    assert len(answered) > 1
+
+
 def test_a_category_narrows_the_search(run):
     for result in results(run("--json", "--category", "fsdp2", "--", "process group")):
         assert result["category"] == "fsdp2"
@@ -241,7 +251,8 @@ def test_a_release_that_has_it_all_has_no_remarks(run):
 
 
 def test_the_torch_beside_python_is_taken_without_asking(built_skill, tmp_path):
-    (tmp_path / "torch-2.7.1+cu128.dist-info").mkdir()
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text("debug = False\n__version__ = '2.7.1+cu128'\ncuda = '12.8'\n")
     command = [sys.executable, "-S", str(built_skill / "scripts" / "search_docs.py"), "--", "set_reshard_after_forward"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path)})
     assert "torch 2.7.1+cu128 lacks this" in done.stdout
@@ -249,6 +260,14 @@ def test_the_torch_beside_python_is_taken_without_asking(built_skill, tmp_path):
         "search_docs.py: beside this Python is torch 2.7.1+cu128, the documentation is of "
         f"{version_of(built_skill)}; what it lacks is marked\n"
     )
+
+
+def test_a_torch_that_does_not_say_its_version_is_none(built_skill, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_bytes(b"\xff")
+    command = [sys.executable, "-S", str(built_skill / "scripts" / "search_docs.py"), "--", "set_reshard_after_forward"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path)})
+    assert done.stderr == ""
 
 
 def test_torch_wants_a_release(run):
