@@ -396,7 +396,8 @@ class Index:
 def unpack(data, name):
     """Bytes from a list of lines of base64 in index.json, some letters changed, which hold them compressed."""
     start = data.index(b'"%s": [' % name.encode()) + len(name) + 5
-    return zlib.decompress(a2b_base64(data[start : data.index(b"]", start)].translate(_UNPACK)))  # skips quotes and commas
+    lines = data[start : data.index(b"]", start)].translate(_UNPACK)
+    return zlib.decompress(a2b_base64(lines))  # skips quotes, commas and ends of lines
 
 
 def from_planes(data):
