@@ -18,6 +18,7 @@ from contextlib import suppress
 from html import escape
 from itertools import product
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 GIB = 2**30
@@ -184,8 +185,7 @@ def check(p: Plan) -> None:
     gib, p.tflops, *p.links = GPUS[p.gpu]
     p.gib = p.gib or gib
     p.ranks = p.gpus // p.tp  # FSDP may shard over context-parallel ones too
-    in_node = math.gcd(p.ranks, p.node // p.tp)
-    p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
+    p.shards = {"ddp": 1, "hsdp": math.gcd(p.ranks, p.node // p.tp)}.get(p.strategy, p.ranks)
     known, number = LADDERS["strategy"], int(p.strategy) if p.strategy.isdecimal() else 0
     if p.strategy not in known and (number < 2 or p.ranks % number):
         raise PlanError(f"--strategy {p.strategy} is unknown; give {', '.join(known)} or a divisor of {p.ranks}")
@@ -196,7 +196,7 @@ def check(p: Plan) -> None:
 
 def make_plan(m: Model, settings: Fields) -> Plan:
     """Settings of a run, and what comes of them; sizes in bytes, times in seconds."""
-    settings = {name: default for name, (default, *_) in SETTINGS.items()} | settings
+    settings = {name: row[0] for name, row in SETTINGS.items()} | settings
     p = Plan(settings=settings, **settings)
     check(p)
     p.tokens = -(-p.seq // p.cp) * p.batch  # of a GPU in a forward pass
@@ -278,9 +278,9 @@ def take_time(m: Model, p: Plan) -> None:
 
 def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
     """Plans that fit with at most ``most`` settings changed: the fewest first or, where all may be, the fastest."""
-    axes = {name: dict.fromkeys((p.settings[name], *LADDERS[name])) for name in names}
+    axes = [dict.fromkeys((p.settings[name], *LADDERS[name])) for name in names]
     best = {}
-    for values in product(*axes.values()):
+    for values in product(*axes):
         change = {k: v for k, v in zip(names, values, strict=True) if v != p.settings[k]}
         with suppress(PlanError):
             if len(change) <= most and (q := make_plan(m, p.settings | change)).fits:
@@ -292,8 +292,8 @@ def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
 
 def described(p: Plan) -> str:
     """The options that differ from the defaults."""
-    some = {k: v for k, v in p.settings.items() if k == "strategy" or v != SETTINGS[k][0]}
-    return " ".join(f"--{name} {value}".removesuffix(" True") for name, value in some.items())
+    some = (f"--{k} {v}" for k, v in p.settings.items() if k == "strategy" or v != SETTINGS[k][0])
+    return " ".join(some).replace(" True", "")
 
 
 def show(plans: list[Plan]) -> None:
@@ -315,32 +315,48 @@ def report(p: Plan, verdict: str) -> None:
 
 
 def draw(path: Path, m: Model, plan: Plan) -> None:
-    """Stacked bars of each strategy against the GPU's memory, cut at 1.5 times that, as SVG."""
-    plans = []
+    """Stacked bars of each strategy, cut at 1.5 times the GPU's memory; in pixels."""
+    title = wrap(f"{m.name}, a GPU at its peak, in GiB: {described(plan)}", 105)
+    y = top = 70 + 20 * len(title)
+    bars, texts, limit = [], [(24, 36 + 20 * row, words) for row, words in enumerate(title)], 640
     for name in dict.fromkeys((*LADDERS["strategy"], plan.strategy)):
         with suppress(PlanError):
-            plans.append(make_plan(m, plan.settings | {"strategy": name}))
-    bottom, end = 90 + 46 * len(plans), 156 + 46 * len(plans)
-    scale = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, *(p.total / GIB for p in plans)))
-    limit = 150 + plan.gib * scale
+            p, x = make_plan(m, plan.settings | {"strategy": name}), 190
+            texts += [(24, y + 20, f"{name}: {p.total / GIB:,.1f} GiB")]
+            for kind, size in p.memory.items():
+                end, label = min(x + 450 * size / GIB / p.gib, 865), f"{size / GIB:.1f}"
+                bars += [(x, y, end - x, 30, KINDS[kind])]
+                after = x + 10 * len(label)
+                if after < end and not x < limit < after:  # no line goes through a number
+                    texts += [(x + 5, y + 20, label)]
+                x = end
+            y += 46
+    bars += [(limit, top - 12, 2, y - top + 6, "#c0262d")]
+    texts += [(limit, top - 20, f"GPU: {plan.gib:g} GiB")]
+    for (below, x), kind in zip(product((24, 48), range(24, 884, 215)), KINDS, strict=True):
+        bars += [(x, y + below - 12, 14, 14, KINDS[kind])]
+        texts += [(x + 21, y + below, kind)]
+    write(path, y + 70, bars, texts)
+
+
+def write(path: Path, height: int, bars: list[Any], texts: list[Any]) -> None:
+    """Write PNG with matplotlib or, by hand, SVG."""
+    if path.suffix.lower() == ".png":
+        try:
+            from matplotlib.figure import Figure  # without pyplot: Agg, no window
+        except ImportError as error:
+            raise PlanError(f"{error}; install matplotlib or let --plot end with .svg") from error
+        axes = Figure((9, height / 100)).add_axes((0, 0, 1, 1), xlim=(0, 900), ylim=(height, 0), frame_on=False)
+        for x, y, *size, colour in bars:
+            axes.barh(y, *size, x, align="edge", color=colour)
+        for x, y, words in texts:
+            axes.text(x, y, words, size=9.4, parse_math=False)
+        return axes.figure.savefig(path, dpi=200)
     bar = "<rect x='{:.1f}' y='{}' width='{:.1f}' height='{}' fill='{}'/>".format
-    text = "<text x='{:.1f}' y='{}' text-anchor='{}'>{}</text>".format
-    shapes = [f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{end}' font-family='Arial' font-size='13'>"]
-    shapes += [bar(0, 0, 900, end, "#fff"), text(24, 36, "start", escape(f"{m.name}: {described(plan)}"))]
-    for row, p in enumerate(plans):
-        x, y = 150.0, 90 + 46 * row
-        shapes += [text(138, y + 20, "end", p.strategy), text(876, y + 20, "end", f"{p.total / GIB:,.1f} GiB")]
-        for kind, size in p.memory.items():
-            width = max(min(size / GIB * scale, 750 - x), 0)
-            shapes.append(bar(x, y, width, 30, KINDS[kind]))
-            if width > 38:
-                shapes.append(text(x + width / 2, y + 20, "middle", f"{size / GIB:.1f}"))
-            x += width
-    shapes += [bar(limit, 78, 2, bottom - 84, "#c0262d"), text(limit, 70, "middle", f"{plan.gib:g} GiB")]
-    for place, (kind, colour) in enumerate(KINDS.items()):
-        x, y = 24 + 215 * (place % 4), bottom + 20 + 24 * (place // 4)
-        shapes += [bar(x, y - 12, 14, 14, colour), text(x + 21, y, "start", kind)]
-    path.write_text("\n".join([*shapes, "</svg>\n"]))
+    shapes = [bar(*each) for each in [(0, 0, 900, height, "#fff"), *bars]]
+    shapes += [f"<text x='{x:.1f}' y='{y}'>{escape(words)}</text>" for x, y, words in texts]
+    root = f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{height}' font-family='Arial' font-size='13'>"
+    path.write_text("\n".join([root, *shapes, "</svg>\n"]))
 
 
 def choose_model(given: Plan) -> Model:
@@ -357,7 +373,7 @@ def choose_model(given: Plan) -> Model:
             raise PlanError(f"{path}: {error}; give a config.json or {', '.join(PRESETS)}") from error
     elif not (given.layers and given.hidden):
         raise PlanError("no model; give a preset, config.json, or --layers and --hidden")
-    data |= {name: getattr(given, name) for name in rows(NAMES) if getattr(given, name) is not None}
+    data |= {name: value for name in rows(NAMES) if (value := getattr(given, name)) is not None}
     name, widths = given.model or "model", ("ffn", "expert")
     if given.params:  # grow evenly with the MLPs' width
         one, two = (read_model(data | dict.fromkeys(widths, n), name).parameters for n in (1, 2))
@@ -374,12 +390,10 @@ def parse() -> Plan:
     for name in rows(NAMES):
         add(f"--{name}", type=int)
     for name, (default, about, *choices) in SETTINGS.items():
-        kind = {"type": type(default), "choices": choices or None}
-        if default is False:
-            kind = {"action": "store_true"}
+        kind = {"action": "store_true"} if default is False else {"type": type(default), "choices": choices or None}
         add(f"--{name}", default=default, help=f"{about} ({default})", **kind)
     add("--search", action="store_true", help="find the fastest that fits")
-    add("--plot", type=Path, help="SVG of the strategies")
+    add("--plot", type=Path, help="SVG, or PNG by matplotlib")
     add("--json", action="store_true", help="JSON; bytes, seconds")
     return parser.parse_args()
 

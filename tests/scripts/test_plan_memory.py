@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -223,6 +225,7 @@ def test_parameters_can_be_given(base):
         (["llama-3.1-8b", "--strategy", "3"], "--strategy 3 is unknown"),
         (["llama-3.1-8b", "--strategy", "ddp", "--offload"], "--offload needs FSDP; change --strategy"),
         (["llama-3.1-8b", "--plot", "no/such/bars.svg"], "No such file or directory: 'no/such/bars.svg'"),
+        (["llama-3.1-8b", "--plot", "bars.png"], "'matplotlib'; install matplotlib or let --plot end with .svg"),
         (["llama-3.1-8b", "--params", "1e6"], "give a positive whole number"),
         (["--layers", "2", "--hidden", "64", "--heads", "0"], "size heads is 0; give a positive whole number"),
     ],
@@ -263,8 +266,20 @@ def test_the_plot_shows_each_strategy_against_the_gpu(tmp_path):
     assert run("llama-3.1-8b", "--gpus", 64, "--strategy", 8, "--plot", path).returncode == 0
     root = ET.parse(path).getroot()
     words = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert {"ddp", "grad-op", "hsdp", "fsdp", "8", "79.6 GiB"} <= set(words)
+    totals = {word.partition(": ")[0] for word in words if word.endswith(" GiB")}
+    assert totals == {"ddp", "grad-op", "hsdp", "fsdp", "8", "GPU"}
+    ddp = plan(gpus=64, strategy="ddp").total / planner.GIB
+    assert {"GPU: 79.6 GiB", f"ddp: {ddp:.1f} GiB"} <= set(words)
     assert set(planner.KINDS) <= set(words)
+
+
+def test_the_plot_names_the_model_as_it_is_called(tmp_path):
+    model, path = tmp_path / "a & b <c> $d$", tmp_path / "memory.svg"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(EIGHT_B))
+    assert run(model, "--plot", path).returncode == 0
+    words = " ".join(element.text for element in ET.parse(path).getroot().iter() if element.tag.endswith("text"))
+    assert "a & b <c> $d$, a GPU at its peak, in GiB: --strategy fsdp" in words
 
 
 def test_nothing_in_the_plot_leaves_it(tmp_path):
@@ -277,3 +292,90 @@ def test_nothing_in_the_plot_leaves_it(tmp_path):
         right = x + float(element.get("width", 0)) if element.tag.endswith("rect") else x
         assert 0 <= x <= right <= width
         assert 0 <= y <= height
+
+
+# --- the plot by matplotlib ------------------------------------------------------------------------------------
+
+with_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is absent")
+
+
+def run_with_matplotlib(*arguments):
+    command = [sys.executable, "-I", str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@with_matplotlib
+def test_a_png_has_the_bars_of_the_svg(tmp_path):
+    from PIL import Image
+
+    arguments = ["llama-3.1-8b", "--gpus", "64", "--strategy", "8", "--plot"]
+    assert run(*arguments, tmp_path / "memory.svg").returncode == 0
+    done = run_with_matplotlib(*arguments, tmp_path / "memory.PNG")
+    assert (done.returncode, done.stderr) == (0, "")
+    root = ET.parse(tmp_path / "memory.svg").getroot()
+    image = Image.open(tmp_path / "memory.PNG").convert("RGB")
+    assert image.size == (2 * int(root.get("width")), 2 * int(root.get("height")))
+    ground, *bars = [element for element in root.iter() if element.tag.endswith("rect")]
+    assert (ground.get("fill"), image.getpixel((0, 0))) == ("#fff", (255, 255, 255))
+    seen = set()
+    for bar in bars:
+        x, y, width = (float(bar.get(name)) for name in ("x", "y", "width"))
+        if width >= 2:  # a thinner one has no pixel of its own
+            colour = "#{:02x}{:02x}{:02x}".format(*image.getpixel((int(2 * x + width), int(2 * y) + 4)))
+            assert colour == bar.get("fill")
+            seen.add(colour)
+    assert seen == {*planner.KINDS.values(), "#c0262d"}
+
+
+@with_matplotlib
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gpus": 64, "strategy": "16", "seq": 8192},
+        {"gib": 40.0, "seq": 2048},
+        {"gib": 1.5},
+        {
+            "seq": 16384, "batch": 2, "gpu": "h200", "gib": 139.5, "gpus": 512, "node": 16, "strategy": "hsdp",
+            "precision": "bf16", "optimizer": "adamw-fused", "recompute": "selective", "tp": 2, "cp": 4, "chunks": 8,
+            "offload": True,
+        },
+    ],
+    ids=["defaults", "a strategy more", "a small GPU", "a tiny GPU", "all settings"],
+)  # fmt: skip
+def test_texts_of_the_png_are_free_of_each_other_and_of_the_limit(settings, tmp_path, monkeypatch):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import to_hex
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: drawn.append(figure))
+    planner.draw(tmp_path / "memory.png", MODEL_8B, plan(**settings))
+    ((axes,),) = [figure.axes for figure in drawn]
+    renderer = FigureCanvasAgg(axes.figure).get_renderer()
+    boxes = {(text.get_text(), *text.get_position()): text.get_window_extent(renderer) for text in axes.texts}
+    assert len(boxes) == len(axes.texts) > len(planner.KINDS)
+    picture = axes.get_window_extent(renderer)
+    assert [name for name, box in boxes.items() if not (picture.x0 < box.x0 and box.x1 < picture.x1)] == []
+    assert [name for name, box in boxes.items() if not (picture.y0 < box.y0 and box.y1 < picture.y1)] == []
+    assert [(a, b) for a, b in combinations(boxes, 2) if boxes[a].overlaps(boxes[b])] == []
+    (limit,) = [patch for patch in axes.patches if to_hex(patch.get_facecolor()) == "#c0262d"]
+    line = limit.get_window_extent(renderer)
+    assert [name for name, box in boxes.items() if box.overlaps(line)] == []
+
+
+@with_matplotlib
+def test_dollars_in_a_name_are_no_formula(tmp_path):
+    model = tmp_path / r"$\frac$"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(EIGHT_B))
+    done = run_with_matplotlib(model, "--plot", tmp_path / "memory.png")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@with_matplotlib
+def test_a_png_that_cannot_be_written_is_a_line_and_exit_2():
+    done = run_with_matplotlib("llama-3.1-8b", "--plot", "no/such/bars.png")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No such file or directory: 'no/such/bars.png'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
