@@ -296,22 +296,38 @@ def described(p: Plan) -> str:
     return " ".join(some).replace(" True", "")
 
 
-def show(plans: list[Plan]) -> None:
+def show(fits: bool, *rows: list[str]) -> None:
+    """Print padded cells, the head first; in a terminal by rich, if installed."""
+    with suppress(ImportError):
+        if sys.stdout.isatty():
+            from rich import get_console, table
+
+            drawn = table.Table(*rows[0])
+            for row in rows[1:]:
+                drawn.add_row(*row)
+            drawn.columns[-1].style = "green" if fits else "red"
+            return get_console().print(drawn)
+    print(*map("  ".join, rows), sep="\n")
+
+
+def show_plans(plans: list[Plan]) -> None:
     """Print plans, one a line."""
-    print("   GiB  tokens/s  seconds  sending  GB sent  settings")
+    rows = [["   GiB", "tokens/s", "seconds", "sending", "GB sent", "settings"]]
     for p in plans:
-        times = f"{p.speed:8,.0f}  {p.seconds:7.3g}  {p.sending:7.3g}"
-        print(f"{p.total / GIB:6.1f}  {times}  {p.sent / 1e9:7.3g}  {described(p)}")
+        times = [f"{number:7.3g}" for number in (p.seconds, p.sending, p.sent / 1e9)]
+        rows += [[f"{p.total / GIB:6.1f}", f"{p.speed:8,.0f}", *times, described(p)]]
+    show(all(p.fits for p in plans), *rows)
 
 
-def report(p: Plan, verdict: str) -> None:
+def report(p: Plan) -> None:
     """Print a plan's memory by kind."""
-    print(f"A GPU at its peak, {p.moment}, in GiB")
-    for kind, size in p.memory.items():
-        print(f"{kind:>24} {size / GIB:7.2f}  {'#' * int(40 * size / p.total)}")
-    print(f"{'total':>24} {p.total / GIB:7.2f}  of {p.gib:g}: {verdict}")
-    print(f"{'host memory of a node':>24} {p.host / GIB:7.2f}\n")
-    show([p])
+    line = "{:>24} {:7.2f}".format
+    rows = [[line(kind, size / GIB), "#" * int(40 * size / p.total)] for kind, size in p.memory.items()]
+    rows += [[line("total", p.total / GIB), f"of {p.gib:g}: it {'fits' if p.fits else 'does NOT fit'}"]]
+    rows += [[line("host memory of a node", p.host / GIB)]]
+    show(p.fits, [f"A GPU at its peak, {p.moment}, in GiB"], *rows)
+    print()
+    show_plans([p])
 
 
 def draw(path: Path, m: Model, plan: Plan) -> None:
@@ -410,10 +426,10 @@ def run(given: Plan) -> int:
         print(json.dumps({"model": vars(m), "plan": vars(p), "found": [*map(vars, found)]}, indent=1))
     else:
         print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}\n{m.note}")
-        report(p, "it fits" if p.fits else "it does NOT fit")
+        report(p)
         if wanted:
             print("What fits" if found else "Nothing fits: take more GPUs")
-            show(found)
+            show_plans(found)
     return int(not (found if given.search else p.fits))
 
 

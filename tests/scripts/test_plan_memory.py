@@ -1,6 +1,7 @@
 """The memory planner: its figures against torch's and transformers' own, its choices, its command line, its plot."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.memory import FIGURES, MODELS, case, count_parameters, errors, measure, planner, predict, short
+from tests.scripts.conftest import in_terminal, uncoloured
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "plan_memory.py"
 EIGHT_B = MODELS["llama-3.1-8b"]
@@ -256,6 +258,64 @@ def test_a_damaged_config_is_named(tmp_path, text, message):
     assert message in result.stderr
     assert str(path) in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+# --- a terminal ------------------------------------------------------------------------------------------------
+
+NO_FIT = ["llama-3.1-8b", "--seq", "8192", "--batch", "2"]
+
+
+def columns(table):
+    """The columns of what rich drew with lines between them, without its head."""
+    rows = [line.split("│")[1:-1] for line in uncoloured(table).splitlines() if line.startswith("│")]
+    return [*zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("arguments", [["llama-3.1-8b"], NO_FIT], ids=["it fits", "it does NOT fit"])
+def test_a_terminal_gets_tables_with_all_that_the_text_has(arguments):
+    code, shown = in_terminal(sys.executable, "-I", SCRIPT, *arguments)
+    text = run(*arguments)
+    assert code == text.returncode
+    assert "│" in shown
+    assert re.sub(r"[─-╿]", " ", uncoloured(shown)).split() == text.stdout.split()
+
+
+def test_a_terminal_gets_what_fits_in_green_and_what_does_not_in_red():
+    _, fits = in_terminal(sys.executable, "-I", SCRIPT, "llama-3.1-8b")
+    assert re.search(r"\x1b\[32mof 79.6: it fits", fits)
+    assert "\x1b[31m" not in fits
+    _, no_fit = in_terminal(sys.executable, "-I", SCRIPT, *NO_FIT)
+    wanted, found = no_fit.split("What fits")
+    assert re.search(r"\x1b\[31mof 79.6: it does NOT fit", wanted)
+    assert re.search(r"\x1b\[31m--seq 8192 --batch 2 --strategy fsdp", wanted)
+    assert re.search(r"\x1b\[32m--seq 8192 --batch 2 --strategy fsdp --cp 4", found)
+    assert "\x1b[32m" not in wanted
+    assert "\x1b[31m" not in found
+
+
+def test_numbers_are_aligned_on_the_right_in_a_terminal():
+    _, shown = in_terminal(sys.executable, "-I", SCRIPT, *NO_FIT)
+    numbers = columns(shown.split("What fits")[1])[:-1]
+    assert len(numbers) == 5
+    for column in numbers:
+        assert {cell[-1] for cell in column} == {" "}
+        assert all(cell[-2].isdigit() for cell in column)
+        assert len({len(cell) for cell in column}) == 1
+
+
+def test_a_terminal_without_rich_gets_the_text():
+    _, shown = in_terminal(sys.executable, "-I", "-S", SCRIPT, *NO_FIT)
+    assert shown == run(*NO_FIT).stdout
+
+
+def test_what_is_piped_is_the_text_and_loads_neither_rich_nor_matplotlib():
+    command = [sys.executable, "-I", "-X", "importtime", str(SCRIPT), *NO_FIT]
+    forced = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    piped = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=forced)
+    assert piped.stdout == run(*NO_FIT).stdout
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in piped.stderr.splitlines()}
+    assert "argparse" in loaded
+    assert not loaded & {"rich", "matplotlib"}
 
 
 # --- the plot --------------------------------------------------------------------------------------------------
