@@ -139,7 +139,7 @@ def network(me):
     host, address = socket.gethostname(), "127? unknown"
     with suppress(OSError):
         address = socket.gethostbyname(socket.gethostname())
-    bad = me.multi and address[:3] == "127" and not os.environ.get("GLOO_SOCKET_IFNAME")
+    bad = me.multi and address[:3] == "127" and not os.getenv("GLOO_SOCKET_IFNAME")
     yield bad, f"{host} resolves to {address}", "mend /etc/hosts or set GLOO_SOCKET_IFNAME"
     if ports := texts("infiniband/*/ports/*/[rs]*ate"):
         yield "ACTIVE" not in str(ports), str(ports), "look at cables, subnet manager"
@@ -323,8 +323,8 @@ def slow(me, kind, seconds):
 
 def together(me):
     """What only all ranks can tell; RuntimeError when rank 0 is gone."""
-    place, port = os.environ.get("MASTER_ADDR", "localhost"), int(os.environ.get("MASTER_PORT", "0"))
-    owner = me.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    place, port = os.getenv("MASTER_ADDR", "localhost"), int(os.getenv("MASTER_PORT", "0"))
+    owner = me.rank == 0 and os.getenv("TORCHELASTIC_USE_AGENT_STORE") != "True"
     me.store = dist.TCPStore(place, port, None, owner, timedelta(seconds=me.timeout), wait_for_workers=False)
     me.found, me.rows = [*me.rows], {}
     found, agree, work, blocked = gather(me, "start", "found", "agree", "work", "blocked")
@@ -364,6 +364,21 @@ def judge(me, clocks, errors, speeds, links):
         slow(me, "link of rank", {f"{a} - {b}": seconds for (a, b), seconds in pairs.items() if a < b})
 
 
+def show(rows):
+    """Lines; in a terminal a table by rich, if installed."""
+    with suppress(ImportError):
+        if sys.stdout.isatty():
+            from rich import get_console, table, text
+
+            drawn = table.Table("level", "check", "ranks", "what", "remedy")
+            for row in rows:
+                cells = [text.Text(str(row[each.header]), overflow="fold") for each in drawn.columns]
+                cells[0].style = {"problem": "red", "ok": "green"}.get(row["level"], "yellow")
+                drawn.add_row(*cells)
+            return get_console().print(drawn)
+    print(*("{level:8}{check:12}{ranks!s:10}{what}  {remedy}".format(**row) for row in rows), sep="\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
@@ -375,9 +390,9 @@ def main():
     parser.set_defaults(agree={}, links={}, rows={}, speeds=[], errors=[], work=0, blocked=False)
     me = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's when a rank dies: report first
-    me.rank, me.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    me.local = int(os.environ.get("LOCAL_RANK", "0"))
-    me.multi = me.world > int(os.environ.get("LOCAL_WORLD_SIZE", me.world))
+    me.rank, me.world = int(os.getenv("RANK", "0")), int(os.getenv("WORLD_SIZE", "1"))
+    me.local = int(os.getenv("LOCAL_RANK", "0"))
+    me.multi = me.world > int(os.getenv("LOCAL_WORLD_SIZE", me.world))
     for check in (gpus, network, limits, variables, recorder, disk):
         for error in bounded(me, look, check):
             tell(me, [me.rank], check.__name__, error, level="unknown")
@@ -385,16 +400,15 @@ def main():
         if torch:
             together(me)
     except (RuntimeError, ValueError) as error:
-        what = str(error).splitlines()[0]
-        tell(me, [me.rank], "rendezvous", what, "look at rank 0, MASTER_ADDR, MASTER_PORT")
+        tell(me, [me.rank], "rendezvous", str(error).splitlines()[0], "look at rank 0, MASTER_ADDR, MASTER_PORT")
         me.rank = 0
-    names = ("check", "what", "remedy", "level", "ranks")
+    names = "check", "what", "remedy", "level", "ranks"
     rows = [dict(zip(names, (*finding, ranks))) for finding, ranks in me.rows.items()]
     rows.sort(key=lambda row: [*LEVELS.values()].index(row["level"]))
     if me.json and me.rank == 0:
         print(json.dumps(rows, indent=1))
-    elif me.rank == 0:
-        print(*("{level:8}{check:12}{ranks!s:10}{what}  {remedy}".format(**row) for row in rows), sep="\n")
+    elif not me.rank:
+        show(rows)
     return {"problem": 1, "unknown": 3}.get(rows[0]["level"], 0)
 
 

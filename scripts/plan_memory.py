@@ -18,6 +18,7 @@ from contextlib import suppress
 from html import escape
 from itertools import product
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 GIB = 2**30
@@ -184,8 +185,7 @@ def check(p: Plan) -> None:
     gib, p.tflops, *p.links = GPUS[p.gpu]
     p.gib = p.gib or gib
     p.ranks = p.gpus // p.tp  # FSDP may shard over context-parallel ones too
-    in_node = math.gcd(p.ranks, p.node // p.tp)
-    p.shards = {"ddp": 1, "hsdp": in_node}.get(p.strategy, p.ranks)
+    p.shards = {"ddp": 1, "hsdp": math.gcd(p.ranks, p.node // p.tp)}.get(p.strategy, p.ranks)
     known, number = LADDERS["strategy"], int(p.strategy) if p.strategy.isdecimal() else 0
     if p.strategy not in known and (number < 2 or p.ranks % number):
         raise PlanError(f"--strategy {p.strategy} is unknown; give {', '.join(known)} or a divisor of {p.ranks}")
@@ -196,7 +196,7 @@ def check(p: Plan) -> None:
 
 def make_plan(m: Model, settings: Fields) -> Plan:
     """Settings of a run, and what comes of them; sizes in bytes, times in seconds."""
-    settings = {name: default for name, (default, *_) in SETTINGS.items()} | settings
+    settings = {name: row[0] for name, row in SETTINGS.items()} | settings
     p = Plan(settings=settings, **settings)
     check(p)
     p.tokens = -(-p.seq // p.cp) * p.batch  # of a GPU in a forward pass
@@ -278,9 +278,9 @@ def take_time(m: Model, p: Plan) -> None:
 
 def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
     """Plans that fit with at most ``most`` settings changed: the fewest first or, where all may be, the fastest."""
-    axes = {name: dict.fromkeys((p.settings[name], *LADDERS[name])) for name in names}
+    axes = [dict.fromkeys((p.settings[name], *LADDERS[name])) for name in names]
     best = {}
-    for values in product(*axes.values()):
+    for values in product(*axes):
         change = {k: v for k, v in zip(names, values, strict=True) if v != p.settings[k]}
         with suppress(PlanError):
             if len(change) <= most and (q := make_plan(m, p.settings | change)).fits:
@@ -292,55 +292,87 @@ def search(m: Model, p: Plan, names: list[str], most: int) -> list[Plan]:
 
 def described(p: Plan) -> str:
     """The options that differ from the defaults."""
-    some = {k: v for k, v in p.settings.items() if k == "strategy" or v != SETTINGS[k][0]}
-    return " ".join(f"--{name} {value}".removesuffix(" True") for name, value in some.items())
+    some = (f"--{k} {v}" for k, v in p.settings.items() if k == "strategy" or v != SETTINGS[k][0])
+    return " ".join(some).replace(" True", "")
 
 
-def show(plans: list[Plan]) -> None:
+def show(fits: bool, *rows: list[str]) -> None:
+    """Print padded cells, the head first; in a terminal by rich, if installed."""
+    with suppress(ImportError):
+        if sys.stdout.isatty():
+            from rich import get_console, table
+
+            drawn = table.Table(*rows[0])
+            for row in rows[1:]:
+                drawn.add_row(*row)
+            drawn.columns[-1].style = "green" if fits else "red"
+            return get_console().print(drawn)
+    print(*map("  ".join, rows), sep="\n")
+
+
+def show_plans(plans: list[Plan]) -> None:
     """Print plans, one a line."""
-    print("   GiB  tokens/s  seconds  sending  GB sent  settings")
+    rows = [["   GiB", "tokens/s", "seconds", "sending", "GB sent", "settings"]]
     for p in plans:
-        times = f"{p.speed:8,.0f}  {p.seconds:7.3g}  {p.sending:7.3g}"
-        print(f"{p.total / GIB:6.1f}  {times}  {p.sent / 1e9:7.3g}  {described(p)}")
+        times = [f"{number:7.3g}" for number in (p.seconds, p.sending, p.sent / 1e9)]
+        rows += [[f"{p.total / GIB:6.1f}", f"{p.speed:8,.0f}", *times, described(p)]]
+    show(all(p.fits for p in plans), *rows)
 
 
-def report(p: Plan, verdict: str) -> None:
+def report(p: Plan) -> None:
     """Print a plan's memory by kind."""
-    print(f"A GPU at its peak, {p.moment}, in GiB")
-    for kind, size in p.memory.items():
-        print(f"{kind:>24} {size / GIB:7.2f}  {'#' * int(40 * size / p.total)}")
-    print(f"{'total':>24} {p.total / GIB:7.2f}  of {p.gib:g}: {verdict}")
-    print(f"{'host memory of a node':>24} {p.host / GIB:7.2f}\n")
-    show([p])
+    line = "{:>24} {:7.2f}".format
+    rows = [[line(kind, size / GIB), "#" * int(40 * size / p.total)] for kind, size in p.memory.items()]
+    rows += [[line("total", p.total / GIB), f"of {p.gib:g}: it {'fits' if p.fits else 'does NOT fit'}"]]
+    rows += [[line("host memory of a node", p.host / GIB)]]
+    show(p.fits, [f"A GPU at its peak, {p.moment}, in GiB"], *rows)
+    print()
+    show_plans([p])
 
 
 def draw(path: Path, m: Model, plan: Plan) -> None:
-    """Stacked bars of each strategy against the GPU's memory, cut at 1.5 times that, as SVG."""
-    plans = []
+    """Stacked bars of each strategy, cut at 1.5 times the GPU's memory; in pixels."""
+    title = wrap(f"{m.name}, a GPU at its peak, in GiB: {described(plan)}", 105)
+    y = top = 70 + 20 * len(title)
+    bars, texts, limit = [], [(24, 36 + 20 * row, words) for row, words in enumerate(title)], 640
     for name in dict.fromkeys((*LADDERS["strategy"], plan.strategy)):
         with suppress(PlanError):
-            plans.append(make_plan(m, plan.settings | {"strategy": name}))
-    bottom, end = 90 + 46 * len(plans), 156 + 46 * len(plans)
-    scale = 600 / min(plan.gib * 1.5, max(plan.gib * 1.05, *(p.total / GIB for p in plans)))
-    limit = 150 + plan.gib * scale
+            p, x = make_plan(m, plan.settings | {"strategy": name}), 190
+            texts += [(24, y + 20, f"{name}: {p.total / GIB:,.1f} GiB")]
+            for kind, size in p.memory.items():
+                end, label = min(x + 450 * size / GIB / p.gib, 865), f"{size / GIB:.1f}"
+                bars += [(x, y, end - x, 30, KINDS[kind])]
+                after = x + 10 * len(label)
+                if after < end and not x < limit < after:  # no line goes through a number
+                    texts += [(x + 5, y + 20, label)]
+                x = end
+            y += 46
+    bars += [(limit, top - 12, 2, y - top + 6, "#c0262d")]
+    texts += [(limit, top - 20, f"GPU: {plan.gib:g} GiB")]
+    for (below, x), kind in zip(product((24, 48), range(24, 884, 215)), KINDS, strict=True):
+        bars += [(x, y + below - 12, 14, 14, KINDS[kind])]
+        texts += [(x + 21, y + below, kind)]
+    write(path, y + 70, bars, texts)
+
+
+def write(path: Path, height: int, bars: list[Any], texts: list[Any]) -> None:
+    """Write PNG with matplotlib or, by hand, SVG."""
+    if path.suffix.lower() == ".png":
+        try:
+            from matplotlib.figure import Figure  # without pyplot: Agg, no window
+        except ImportError as error:
+            raise PlanError(f"{error}; install matplotlib or let --plot end with .svg") from error
+        axes = Figure((9, height / 100)).add_axes((0, 0, 1, 1), xlim=(0, 900), ylim=(height, 0), frame_on=False)
+        for x, y, *size, colour in bars:
+            axes.barh(y, *size, x, align="edge", color=colour)
+        for x, y, words in texts:
+            axes.text(x, y, words, size=9.4, parse_math=False)
+        return axes.figure.savefig(path, dpi=200)
     bar = "<rect x='{:.1f}' y='{}' width='{:.1f}' height='{}' fill='{}'/>".format
-    text = "<text x='{:.1f}' y='{}' text-anchor='{}'>{}</text>".format
-    shapes = [f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{end}' font-family='Arial' font-size='13'>"]
-    shapes += [bar(0, 0, 900, end, "#fff"), text(24, 36, "start", escape(f"{m.name}: {described(plan)}"))]
-    for row, p in enumerate(plans):
-        x, y = 150.0, 90 + 46 * row
-        shapes += [text(138, y + 20, "end", p.strategy), text(876, y + 20, "end", f"{p.total / GIB:,.1f} GiB")]
-        for kind, size in p.memory.items():
-            width = max(min(size / GIB * scale, 750 - x), 0)
-            shapes.append(bar(x, y, width, 30, KINDS[kind]))
-            if width > 38:
-                shapes.append(text(x + width / 2, y + 20, "middle", f"{size / GIB:.1f}"))
-            x += width
-    shapes += [bar(limit, 78, 2, bottom - 84, "#c0262d"), text(limit, 70, "middle", f"{plan.gib:g} GiB")]
-    for place, (kind, colour) in enumerate(KINDS.items()):
-        x, y = 24 + 215 * (place % 4), bottom + 20 + 24 * (place // 4)
-        shapes += [bar(x, y - 12, 14, 14, colour), text(x + 21, y, "start", kind)]
-    path.write_text("\n".join([*shapes, "</svg>\n"]))
+    shapes = [bar(*each) for each in [(0, 0, 900, height, "#fff"), *bars]]
+    shapes += [f"<text x='{x:.1f}' y='{y}'>{escape(words)}</text>" for x, y, words in texts]
+    root = f"<svg xmlns='http://www.w3.org/2000/svg' width='900' height='{height}' font-family='Arial' font-size='13'>"
+    path.write_text("\n".join([root, *shapes, "</svg>\n"]))
 
 
 def choose_model(given: Plan) -> Model:
@@ -357,7 +389,7 @@ def choose_model(given: Plan) -> Model:
             raise PlanError(f"{path}: {error}; give a config.json or {', '.join(PRESETS)}") from error
     elif not (given.layers and given.hidden):
         raise PlanError("no model; give a preset, config.json, or --layers and --hidden")
-    data |= {name: getattr(given, name) for name in rows(NAMES) if getattr(given, name) is not None}
+    data |= {name: value for name in rows(NAMES) if (value := getattr(given, name)) is not None}
     name, widths = given.model or "model", ("ffn", "expert")
     if given.params:  # grow evenly with the MLPs' width
         one, two = (read_model(data | dict.fromkeys(widths, n), name).parameters for n in (1, 2))
@@ -374,12 +406,10 @@ def parse() -> Plan:
     for name in rows(NAMES):
         add(f"--{name}", type=int)
     for name, (default, about, *choices) in SETTINGS.items():
-        kind = {"type": type(default), "choices": choices or None}
-        if default is False:
-            kind = {"action": "store_true"}
+        kind = {"action": "store_true"} if default is False else {"type": type(default), "choices": choices or None}
         add(f"--{name}", default=default, help=f"{about} ({default})", **kind)
     add("--search", action="store_true", help="find the fastest that fits")
-    add("--plot", type=Path, help="SVG of the strategies")
+    add("--plot", type=Path, help="SVG, or PNG by matplotlib")
     add("--json", action="store_true", help="JSON; bytes, seconds")
     return parser.parse_args()
 
@@ -396,10 +426,10 @@ def run(given: Plan) -> int:
         print(json.dumps({"model": vars(m), "plan": vars(p), "found": [*map(vars, found)]}, indent=1))
     else:
         print(f"{m.name}: {m.parameters:,} parameters on {p.gpus} x {p.gpu}\n{m.note}")
-        report(p, "it fits" if p.fits else "it does NOT fit")
+        report(p)
         if wanted:
             print("What fits" if found else "Nothing fits: take more GPUs")
-            show(found)
+            show_plans(found)
     return int(not (found if given.search else p.fits))
 
 

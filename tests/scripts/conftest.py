@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import socket
 import subprocess
 import sys
@@ -155,6 +157,29 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def in_terminal(*command: object, environment: dict[str, str] | None = None, columns: int = 160) -> tuple[int, str]:
+    """Run a command whose standard output is a terminal in colour; its exit status, and what it wrote there."""
+    place = {name: value for name, value in (environment or {}).items() if name != "NO_COLOR"}
+    place |= {"TERM": "xterm-256color", "COLUMNS": str(columns), "LC_ALL": "C.UTF-8"}
+    reader, writer = pty.openpty()
+    with subprocess.Popen([*map(str, command)], stdout=writer, stderr=subprocess.DEVNULL, env=place) as process:
+        os.close(writer)
+        written = b""
+        try:
+            while block := os.read(reader, 2**16):
+                written += block
+        except OSError:  # Linux's way to say that the other side is closed
+            pass
+        finally:
+            os.close(reader)
+    return process.returncode, written.decode().replace("\r\n", "\n")
+
+
+def uncoloured(text: str) -> str:
+    """What a terminal shows, without the codes of its colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
 def torchrun(folder: Path, script: str, *arguments, ranks=2, restarts=0, faults=None, launch=("--standalone",)):

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.scripts.conftest import ENVIRONMENT, SCRIPTS, free_port
+from tests.scripts.conftest import ENVIRONMENT, SCRIPTS, free_port, in_terminal, uncoloured
 
 SCRIPT = SCRIPTS / "check_node.py"
 FOREIGN = ("NCCL_", "GLOO_", "TORCH_", "CUDA_")
@@ -287,6 +288,53 @@ def test_without_torch_it_helps_and_reads_recordings(tmp_path):
     done = bare("--flight-recorder", tmp_path)
     assert done.returncode == 1
     assert "look first at rank [1]" in done.stdout
+
+
+def test_a_terminal_gets_a_table_with_the_levels_in_colour():
+    environment = {**CLEAN, "NCCL_IFNAME": "eth0", "NCCL_DEBUG": "INFO"}
+    code, shown = in_terminal(sys.executable, SCRIPT, environment=environment)
+    assert code == 1
+    assert re.search(
+        r"\x1b\[31mproblem\b.* variables .* NCCL_IFNAME is old or misspelt .* use NCCL_SOCKET_IFNAME ", shown
+    )
+    assert re.search(r"\x1b\[33mnote\b.* variables .* NCCL_DEBUG=INFO: log ", shown)
+    assert re.search(r"\x1b\[32mok\b.* limits .* \[0\] .* \d+ open files ", shown)
+    assert "│" in shown
+
+
+SHOW = f"""
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("check_node", {str(SCRIPT)!r})
+check = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(check)
+check.show(json.loads(sys.argv[1]))
+"""
+
+
+def test_a_narrow_terminal_gets_all_that_was_found():
+    what = f"[red]/{'very' * 30}/long:smile:"
+    row = {"check": "recorder", "what": what, "remedy": "keep [only] dumps there", "level": "unknown", "ranks": [0, 11]}
+    _, shown = in_terminal(sys.executable, "-I", "-c", SHOW, json.dumps([row, row]), columns=70)
+    drawn = [line.split("│")[1:-1] for line in uncoloured(shown).splitlines() if line.startswith("│")]
+    assert max(map(len, uncoloured(shown).splitlines())) <= 70
+    level, check, ranks, found, remedy = ("".join("".join(column).split()) for column in zip(*drawn, strict=True))
+    assert (level, check, ranks) == ("unknown" * 2, "recorder" * 2, "[0,11]" * 2)
+    assert (found, remedy) == (what * 2, "keep[only]dumpsthere" * 2)
+
+
+def test_a_terminal_without_rich_gets_the_lines():
+    code, shown = in_terminal(sys.executable, "-I", "-S", SCRIPT, environment=CLEAN)
+    done = bare()
+    assert (code, shown) == (3, done.stdout)
+    assert shown.startswith("unknown gpus        [0]       No module named 'torch'  use the Python that trains\n")
+
+
+def test_what_is_piped_is_lines_without_colours_and_rich():
+    row = {"check": "disk", "what": "rename is atomic", "remedy": "", "level": "ok", "ranks": [0]}
+    command = [sys.executable, "-I", "-c", f"{SHOW}print('rich' in sys.modules)", json.dumps([row])]
+    environment = {**CLEAN, "FORCE_COLOR": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "ok      disk        [0]       rename is atomic  \nFalse\n"
 
 
 @pytest.mark.parametrize("arguments", [["--no"], ["--timeout", "x"]])

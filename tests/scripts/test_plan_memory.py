@@ -1,15 +1,19 @@
 """The memory planner: its figures against torch's and transformers' own, its choices, its command line, its plot."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from benchmarks.memory import FIGURES, MODELS, case, count_parameters, errors, measure, planner, predict, short
+from tests.scripts.conftest import in_terminal, uncoloured
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "plan_memory.py"
 EIGHT_B = MODELS["llama-3.1-8b"]
@@ -223,6 +227,7 @@ def test_parameters_can_be_given(base):
         (["llama-3.1-8b", "--strategy", "3"], "--strategy 3 is unknown"),
         (["llama-3.1-8b", "--strategy", "ddp", "--offload"], "--offload needs FSDP; change --strategy"),
         (["llama-3.1-8b", "--plot", "no/such/bars.svg"], "No such file or directory: 'no/such/bars.svg'"),
+        (["llama-3.1-8b", "--plot", "bars.png"], "'matplotlib'; install matplotlib or let --plot end with .svg"),
         (["llama-3.1-8b", "--params", "1e6"], "give a positive whole number"),
         (["--layers", "2", "--hidden", "64", "--heads", "0"], "size heads is 0; give a positive whole number"),
     ],
@@ -255,6 +260,64 @@ def test_a_damaged_config_is_named(tmp_path, text, message):
     assert len(result.stderr.splitlines()) == 1
 
 
+# --- a terminal ------------------------------------------------------------------------------------------------
+
+NO_FIT = ["llama-3.1-8b", "--seq", "8192", "--batch", "2"]
+
+
+def columns(table):
+    """The columns of what rich drew with lines between them, without its head."""
+    rows = [line.split("│")[1:-1] for line in uncoloured(table).splitlines() if line.startswith("│")]
+    return [*zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("arguments", [["llama-3.1-8b"], NO_FIT], ids=["it fits", "it does NOT fit"])
+def test_a_terminal_gets_tables_with_all_that_the_text_has(arguments):
+    code, shown = in_terminal(sys.executable, "-I", SCRIPT, *arguments)
+    text = run(*arguments)
+    assert code == text.returncode
+    assert "│" in shown
+    assert re.sub(r"[─-╿]", " ", uncoloured(shown)).split() == text.stdout.split()
+
+
+def test_a_terminal_gets_what_fits_in_green_and_what_does_not_in_red():
+    _, fits = in_terminal(sys.executable, "-I", SCRIPT, "llama-3.1-8b")
+    assert re.search(r"\x1b\[32mof 79.6: it fits", fits)
+    assert "\x1b[31m" not in fits
+    _, no_fit = in_terminal(sys.executable, "-I", SCRIPT, *NO_FIT)
+    wanted, found = no_fit.split("What fits")
+    assert re.search(r"\x1b\[31mof 79.6: it does NOT fit", wanted)
+    assert re.search(r"\x1b\[31m--seq 8192 --batch 2 --strategy fsdp", wanted)
+    assert re.search(r"\x1b\[32m--seq 8192 --batch 2 --strategy fsdp --cp 4", found)
+    assert "\x1b[32m" not in wanted
+    assert "\x1b[31m" not in found
+
+
+def test_numbers_are_aligned_on_the_right_in_a_terminal():
+    _, shown = in_terminal(sys.executable, "-I", SCRIPT, *NO_FIT)
+    numbers = columns(shown.split("What fits")[1])[:-1]
+    assert len(numbers) == 5
+    for column in numbers:
+        assert {cell[-1] for cell in column} == {" "}
+        assert all(cell[-2].isdigit() for cell in column)
+        assert len({len(cell) for cell in column}) == 1
+
+
+def test_a_terminal_without_rich_gets_the_text():
+    _, shown = in_terminal(sys.executable, "-I", "-S", SCRIPT, *NO_FIT)
+    assert shown == run(*NO_FIT).stdout
+
+
+def test_what_is_piped_is_the_text_and_loads_neither_rich_nor_matplotlib():
+    command = [sys.executable, "-I", "-X", "importtime", str(SCRIPT), *NO_FIT]
+    forced = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    piped = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=forced)
+    assert piped.stdout == run(*NO_FIT).stdout
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in piped.stderr.splitlines()}
+    assert "argparse" in loaded
+    assert not loaded & {"rich", "matplotlib"}
+
+
 # --- the plot --------------------------------------------------------------------------------------------------
 
 
@@ -263,8 +326,20 @@ def test_the_plot_shows_each_strategy_against_the_gpu(tmp_path):
     assert run("llama-3.1-8b", "--gpus", 64, "--strategy", 8, "--plot", path).returncode == 0
     root = ET.parse(path).getroot()
     words = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert {"ddp", "grad-op", "hsdp", "fsdp", "8", "79.6 GiB"} <= set(words)
+    totals = {word.partition(": ")[0] for word in words if word.endswith(" GiB")}
+    assert totals == {"ddp", "grad-op", "hsdp", "fsdp", "8", "GPU"}
+    ddp = plan(gpus=64, strategy="ddp").total / planner.GIB
+    assert {"GPU: 79.6 GiB", f"ddp: {ddp:.1f} GiB"} <= set(words)
     assert set(planner.KINDS) <= set(words)
+
+
+def test_the_plot_names_the_model_as_it_is_called(tmp_path):
+    model, path = tmp_path / "a & b <c> $d$", tmp_path / "memory.svg"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(EIGHT_B))
+    assert run(model, "--plot", path).returncode == 0
+    words = " ".join(element.text for element in ET.parse(path).getroot().iter() if element.tag.endswith("text"))
+    assert "a & b <c> $d$, a GPU at its peak, in GiB: --strategy fsdp" in words
 
 
 def test_nothing_in_the_plot_leaves_it(tmp_path):
@@ -277,3 +352,90 @@ def test_nothing_in_the_plot_leaves_it(tmp_path):
         right = x + float(element.get("width", 0)) if element.tag.endswith("rect") else x
         assert 0 <= x <= right <= width
         assert 0 <= y <= height
+
+
+# --- the plot by matplotlib ------------------------------------------------------------------------------------
+
+with_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is absent")
+
+
+def run_with_matplotlib(*arguments):
+    command = [sys.executable, "-I", str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@with_matplotlib
+def test_a_png_has_the_bars_of_the_svg(tmp_path):
+    from PIL import Image
+
+    arguments = ["llama-3.1-8b", "--gpus", "64", "--strategy", "8", "--plot"]
+    assert run(*arguments, tmp_path / "memory.svg").returncode == 0
+    done = run_with_matplotlib(*arguments, tmp_path / "memory.PNG")
+    assert (done.returncode, done.stderr) == (0, "")
+    root = ET.parse(tmp_path / "memory.svg").getroot()
+    image = Image.open(tmp_path / "memory.PNG").convert("RGB")
+    assert image.size == (2 * int(root.get("width")), 2 * int(root.get("height")))
+    ground, *bars = [element for element in root.iter() if element.tag.endswith("rect")]
+    assert (ground.get("fill"), image.getpixel((0, 0))) == ("#fff", (255, 255, 255))
+    seen = set()
+    for bar in bars:
+        x, y, width = (float(bar.get(name)) for name in ("x", "y", "width"))
+        if width >= 2:  # a thinner one has no pixel of its own
+            colour = "#{:02x}{:02x}{:02x}".format(*image.getpixel((int(2 * x + width), int(2 * y) + 4)))
+            assert colour == bar.get("fill")
+            seen.add(colour)
+    assert seen == {*planner.KINDS.values(), "#c0262d"}
+
+
+@with_matplotlib
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gpus": 64, "strategy": "16", "seq": 8192},
+        {"gib": 40.0, "seq": 2048},
+        {"gib": 1.5},
+        {
+            "seq": 16384, "batch": 2, "gpu": "h200", "gib": 139.5, "gpus": 512, "node": 16, "strategy": "hsdp",
+            "precision": "bf16", "optimizer": "adamw-fused", "recompute": "selective", "tp": 2, "cp": 4, "chunks": 8,
+            "offload": True,
+        },
+    ],
+    ids=["defaults", "a strategy more", "a small GPU", "a tiny GPU", "all settings"],
+)  # fmt: skip
+def test_texts_of_the_png_are_free_of_each_other_and_of_the_limit(settings, tmp_path, monkeypatch):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import to_hex
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: drawn.append(figure))
+    planner.draw(tmp_path / "memory.png", MODEL_8B, plan(**settings))
+    ((axes,),) = [figure.axes for figure in drawn]
+    renderer = FigureCanvasAgg(axes.figure).get_renderer()
+    boxes = {(text.get_text(), *text.get_position()): text.get_window_extent(renderer) for text in axes.texts}
+    assert len(boxes) == len(axes.texts) > len(planner.KINDS)
+    picture = axes.get_window_extent(renderer)
+    assert [name for name, box in boxes.items() if not (picture.x0 < box.x0 and box.x1 < picture.x1)] == []
+    assert [name for name, box in boxes.items() if not (picture.y0 < box.y0 and box.y1 < picture.y1)] == []
+    assert [(a, b) for a, b in combinations(boxes, 2) if boxes[a].overlaps(boxes[b])] == []
+    (limit,) = [patch for patch in axes.patches if to_hex(patch.get_facecolor()) == "#c0262d"]
+    line = limit.get_window_extent(renderer)
+    assert [name for name, box in boxes.items() if box.overlaps(line)] == []
+
+
+@with_matplotlib
+def test_dollars_in_a_name_are_no_formula(tmp_path):
+    model = tmp_path / r"$\frac$"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(EIGHT_B))
+    done = run_with_matplotlib(model, "--plot", tmp_path / "memory.png")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@with_matplotlib
+def test_a_png_that_cannot_be_written_is_a_line_and_exit_2():
+    done = run_with_matplotlib("llama-3.1-8b", "--plot", "no/such/bars.png")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No such file or directory: 'no/such/bars.png'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
