@@ -56,7 +56,7 @@ K1 = 1.2
 B = 0.6
 """BM25's saturation and length normalisation, chosen on this project's own questions."""
 
-_NOT_WORDS = re.compile(r"^Code: `.*$|https?://\S+", re.MULTILINE)
+_NOT_WORDS = re.compile(r"^Code: `.*$|^ *`{3}\w*$|https?://\S+", re.MULTILINE)
 """What stands in a passage for a reader to follow, and is not what it says."""
 
 BEST = 12
