@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ from typing import Literal
 from skill_builder import __version__
 from skill_builder.corpus.availability import contradictions, with_availability
 from skill_builder.corpus.harmless import orders
-from skill_builder.corpus.references import Placed, References, write_references
+from skill_builder.corpus.references import KIB, Placed, References, write_references
 from skill_builder.errors import CoverageError, NotInCache, SiteUnreachable, SkillError, SourceError, TorchUnusable
 from skill_builder.history import load_history
 from skill_builder.index.build import Entry, build_index, hint_entries, index_entry, load_search
@@ -26,6 +26,7 @@ from skill_builder.rebuild import check_shrink, is_unchanged, made_from, take_kn
 from skill_builder.records import DocumentedObject, PageSource, Passage, Progress, Section
 from skill_builder.scope import OFFICIAL_SITE, Scope
 from skill_builder.skill.assemble import (
+    HandWritten,
     Manifest,
     check_budget,
     check_destination,
@@ -38,6 +39,8 @@ from skill_builder.skill.assemble import (
 from skill_builder.skill.frontmatter import render
 
 INDEX_FILE = "references/index.json"
+MANIFEST = 13
+"""KiB that are kept for ``manifest.json``, which is written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +106,7 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         hashes, sections = parse_pages(pages, request.scope, progress, workers=request.workers)
     missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing > 0)
     sections = with_releases(sections, source)
-    references = write_references(sections, request.scope, source.version)
-    files = {
-        "SKILL.md": render_skill_md(hand_written.skill_md, references.files, request.scope, source.version),
-        **{f"references/{name}": text.encode() for name, text in references.files.items()},
-        INDEX_FILE: index_all(references, hand_written.guides, source.version, progress).encode(),
-        **hand_written.guides,
-        **hand_written.scripts,
-        **hand_written.assets,
-    }
+    references, files = fill(sections, hand_written, request.scope, source.version, progress)
     manifest = replace(
         manifest,
         pages=hashes,
@@ -181,6 +176,31 @@ def with_releases(sections: Iterable[Section], source: PageSource) -> list[Secti
     for name in contradictions(sections, history, source.version):
         source.notes.append(f"{name} is documented, but by the history torch {source.version} does not have it")
     return sections
+
+
+def fill(
+    sections: Sequence[Section], hand_written: HandWritten, scope: Scope, version: str, progress: Progress
+) -> tuple[References, dict[str, bytes]]:
+    """The references, and every file but the manifest, as path -> bytes.
+
+    Where all together is too much for the skill, though no share is, fewer sections get room.
+    """
+    room = scope.budget.docs
+    while True:
+        references = write_references(sections, scope, version, room=room)
+        docs = sum(len(text.encode()) for text in references.files.values())
+        files = {
+            "SKILL.md": render_skill_md(hand_written.skill_md, references.files, scope, version),
+            **{f"references/{name}": text.encode() for name, text in references.files.items()},
+            INDEX_FILE: index_all(references, hand_written.guides, version, progress).encode(),
+            **hand_written.guides,
+            **hand_written.scripts,
+            **hand_written.assets,
+        }
+        over = sum(map(len, files.values())) - (scope.budget.skill - MANIFEST) * KIB
+        if over <= 0:
+            return references, files
+        room = (docs - over) // KIB
 
 
 def check_coverage(

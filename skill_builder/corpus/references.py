@@ -72,20 +72,22 @@ class References:
     """URLs of the sections that are not to the letter, so that scanners of skills let them pass."""
 
 
-def write_references(sections: Iterable[Section], scope: Scope, version: str) -> References:
+def write_references(sections: Iterable[Section], scope: Scope, version: str, *, room: int | None = None) -> References:
     """Write the reference files, leaving out what is wanted least until they fit the budget.
 
     Args:
         sections: All sections, page by page.
         scope: The categories, the budget, and what to leave out first.
         version: The documentation's version, for the head of each file.
+        room: KiB for all files, where it is less than the budget has.
 
     Raises:
         OverBudget: All that may be left out is, and it is still too much; or one file is too large.
     """
     kept = list(sections)
     left_out: list[Section] = []
-    limit = scope.budget.docs * KIB
+    room = scope.budget.docs if room is None else room
+    limit = room * KIB
     references = _render(kept, scope, version)
     size, exact = _size(references.files.values()), True
     for pattern in scope.leave_out:
@@ -104,7 +106,7 @@ def write_references(sections: Iterable[Section], scope: Scope, version: str) ->
     if size > limit:
         raise OverBudget(
             "references/docs-*.md",
-            f"{size // KIB} KiB, and the budget has {scope.budget.docs}",
+            f"{size // KIB} KiB, and the budget has {room}",
             f"name more pages or sections under `leave_out` in {scope.path}",
         )
     for name, text in references.files.items():
