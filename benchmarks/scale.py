@@ -23,8 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from skill_builder.pages.site import site_pages
-from skill_builder.parsing import parse_pages
 from skill_builder.scope import Scope, load_scope
+from skill_builder.workers import parse_pages, started
 
 SIZES = (250, 1000, 2000)
 OBJECTS_A_PAGE = 4
@@ -96,7 +96,10 @@ def measure(url: str, count: int, results: multiprocessing.Queue[tuple[float, fl
         scope = everything_in_scope()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         source = site_pages(scope, base=url)
-        hashes, sections = parse_pages(source.pages, scope, lambda stage, done, total: None, workers=2)
+        with started(2) as pool:
+            hashes, sections, _ = parse_pages(
+                source.pages, scope, source.version, pool, lambda stage, done, total: None
+            )
         assert len(hashes) == count
         own, parsers = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         seconds = own.ru_utime + own.ru_stime + parsers.ru_utime + parsers.ru_stime

@@ -6,24 +6,24 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from skill_builder import __version__
-from skill_builder.corpus.availability import contradictions, with_availability
 from skill_builder.corpus.harmless import orders
 from skill_builder.corpus.references import KIB, Placed, References, write_references
 from skill_builder.errors import CoverageError, NotInCache, SiteUnreachable, SkillError, SourceError, TorchUnusable
-from skill_builder.history import load_history
-from skill_builder.index.build import Entry, build_index, hint_entries, index_entry, load_search
-from skill_builder.index.passages import cut_guide, cut_references, left_out
+from skill_builder.index.build import build_index
+from skill_builder.index.entries import Entry, File, file_entries, hint_entries, index_entry, load_search
+from skill_builder.index.passages import guide_sections, left_out, titles_of
 from skill_builder.index.thesaurus import load_thesaurus
 from skill_builder.pages.cache import CacheMode
 from skill_builder.pages.installed import installed_pages
 from skill_builder.pages.site import Manners, site_pages
-from skill_builder.parsing import WORKERS, parse_pages
 from skill_builder.rebuild import check_shrink, is_unchanged, made_from, take_known, vanished
-from skill_builder.records import DocumentedObject, PageSource, Passage, Progress, Section
+from skill_builder.records import DocumentedObject, PageSource, Progress, Section
 from skill_builder.scope import OFFICIAL_SITE, Scope
 from skill_builder.skill.assemble import (
     HandWritten,
@@ -37,6 +37,10 @@ from skill_builder.skill.assemble import (
     write_skill,
 )
 from skill_builder.skill.frontmatter import render
+from skill_builder.workers import WORKERS, parse_pages, started
+
+Run = Callable[[Callable[[File], list[Entry]], Iterable[File]], Iterable[list[Entry]]]
+"""As ``map``, or the same in other processes."""
 
 INDEX_FILE = "references/index.json"
 MANIFEST = 13
@@ -103,10 +107,12 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         if before and same and is_unchanged(before, manifest, request.out):
             sizes = {path: (request.out / path).stat().st_size for path in (*before.files, "manifest.json")}
             return BuildReport(request.out, before.manifest, sizes, changed=False)
-        hashes, sections = parse_pages(pages, request.scope, progress, workers=request.workers)
-    missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing > 0)
-    sections = with_releases(sections, source)
-    references, files = fill(sections, hand_written, request.scope, source.version, progress)
+        with started(request.workers) as pool:
+            hashes, sections, contradictory = parse_pages(pages, request.scope, source.version, pool, progress)
+            missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing > 0)
+            references, files = fill(
+                sections, hand_written, request.scope, source.version, run=pool.map, progress=progress
+            )
     manifest = replace(
         manifest,
         pages=hashes,
@@ -118,7 +124,11 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         },
         left_out=count_left_out(references.left_out, sections),
         reworded=references.reworded,
-        notes=(*source.notes, *point_out_orders(references.placed)),
+        notes=(
+            *source.notes,
+            *(f"{name} is documented, but torch {source.version} lacks it by the history" for name in contradictory),
+            *point_out_orders(references.placed),
+        ),
         stale=tuple(source.stale),
     )
     notes = vanished(before.manifest, manifest) if before else ()
@@ -169,17 +179,14 @@ def _fall_back(request: BuildRequest, site_error: SourceError, progress: Progres
     return source, f"{site_error.where}: {site_error.problem}"
 
 
-def with_releases(sections: Iterable[Section], source: PageSource) -> list[Section]:
-    """The sections with what the history says of their objects; what contradicts it becomes a note."""
-    history = load_history()
-    sections = with_availability(sections, history, source.version)
-    for name in contradictions(sections, history, source.version):
-        source.notes.append(f"{name} is documented, but by the history torch {source.version} does not have it")
-    return sections
-
-
 def fill(
-    sections: Sequence[Section], hand_written: HandWritten, scope: Scope, version: str, progress: Progress
+    sections: Sequence[Section],
+    hand_written: HandWritten,
+    scope: Scope,
+    version: str,
+    *,
+    run: Run,
+    progress: Progress,
 ) -> tuple[References, dict[str, bytes]]:
     """The references, and every file but the manifest, as path -> bytes.
 
@@ -192,7 +199,7 @@ def fill(
         files = {
             "SKILL.md": render_skill_md(hand_written.skill_md, references.files, scope, version),
             **{f"references/{name}": text.encode() for name, text in references.files.items()},
-            INDEX_FILE: index_all(references, hand_written.guides, version, progress).encode(),
+            INDEX_FILE: index_all(references, hand_written.guides, version, run, progress).encode(),
             **hand_written.guides,
             **hand_written.scripts,
             **hand_written.assets,
@@ -246,11 +253,12 @@ def index_all(
     references: References,
     guides: Mapping[str, bytes],
     version: str,
+    run: Run = map,
     progress: Progress = lambda stage, done, total: None,
 ) -> str:
     """The text of ``index.json`` over the references, the guides, and the sections that are left out."""
     search = load_search(sources() / "scripts")
-    entries, sections = index_entries(references, guides, search.tokenize, progress)
+    entries, sections = index_entries(references, guides, search, run, progress)
     return build_index(entries, sections, version, search, load_thesaurus().terms)
 
 
@@ -278,20 +286,24 @@ def write_guide_index(root: Path) -> Path:
 def index_entries(
     references: References,
     guides: Mapping[str, bytes],
-    tokenize: Callable[[str], list[str]],
+    search: ModuleType,
+    run: Run = map,
     progress: Progress = lambda stage, done, total: None,
 ) -> tuple[list[Entry], list[Section]]:
     """What the index is built from: every passage and hint with its terms, and every section."""
-    sections = [placed.section for placed in references.placed] + list(references.left_out)
-    passages: list[Passage] = []
-    for path, data in guides.items():
-        placed, cut = cut_guide(Path(path).name, data.decode())
-        sections += [place.section for place in placed]
-        passages += cut
-    passages += cut_references(references.files, references.placed)
-    passages += left_out(references.left_out)
+    texts = {Path(path).name: data.decode() for path, data in guides.items()}
+    placed = [place for name, text in texts.items() for place in guide_sections(name, text)] + list(references.placed)
+    titles = titles_of(place.section for place in placed)
+    files = []
+    for name, text in (*texts.items(), *references.files.items()):
+        own = [place for place in placed if place.file == name]
+        files.append(File(name, text, own, {place.section.url: titles[place.section.url] for place in own}))
+    cut = run(partial(file_entries, sources() / "scripts"), files)
+    sections = [place.section for place in placed] + list(references.left_out)
+    hints = hint_entries(sections, load_thesaurus(), search.tokenize)
     entries: list[Entry] = []
-    for done, passage in enumerate(passages, 1):
-        entries.append(index_entry(passage, tokenize))
-        progress("indexing", done, len(passages))
-    return entries + hint_entries(sections, load_thesaurus(), tokenize), sections
+    for done, found in enumerate(cut, 1):
+        entries += found
+        progress("indexing", done, len(files))
+    entries += (index_entry(passage, search.tokenize) for passage in left_out(references.left_out))
+    return entries + hints, sections

@@ -24,7 +24,7 @@ from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_
 from skill_builder.errors import BuilderError, NotACheckout, NotASkill, QuestionsUnusable, SkillError
 from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
 from skill_builder.history.guide import with_tables
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from skill_builder.index.evaluate import (
     compare,
     comparison_as_fields,
@@ -35,7 +35,6 @@ from skill_builder.index.evaluate import (
     report_as_text,
 )
 from skill_builder.pages.cache import cache_folder, clear
-from skill_builder.parsing import WORKERS
 from skill_builder.rebuild import check_skill
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, Scope, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
@@ -46,6 +45,7 @@ from skill_builder.skill.templates import copy_template
 from skill_builder.skill.validate import Finding, validate
 from skill_builder.update import UpdateRequest
 from skill_builder.update import update as update_skill
+from skill_builder.workers import WORKERS
 
 P = ParamSpec("P")
 R = TypeVar("R")

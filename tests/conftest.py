@@ -11,7 +11,7 @@ from skill_builder.corpus.availability import with_availability
 from skill_builder.corpus.parse import parse_page
 from skill_builder.corpus.references import write_references
 from skill_builder.history import load_history
-from skill_builder.index.build import Entry, load_search
+from skill_builder.index.entries import Entry, load_search
 from skill_builder.pages.site import site_pages as site_pages_of
 from skill_builder.records import Page, Section
 from skill_builder.scope import OFFICIAL_SITE, load_scope, page_name
@@ -118,4 +118,4 @@ def indexed_entries(built_skill: Path, docs_site_sections_list: list[Section]) -
     sections = with_availability(docs_site_sections_list, load_history(), version)
     references = write_references(sections, scope, version)
     guides = read_hand_written(sources()).guides
-    return index_entries(references, guides, search.tokenize)[0]
+    return index_entries(references, guides, search)[0]

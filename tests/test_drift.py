@@ -12,7 +12,7 @@ import pytest
 from skill_builder.drift import KINDS, as_html, as_json, as_text, compare_builds, read_built
 from skill_builder.drift.signatures import compare_signatures
 from skill_builder.errors import NotASkill, SkillError
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from skill_builder.skill.assemble import sources
 from tests.built_skills import PAGE, documented, heading, write_built
 

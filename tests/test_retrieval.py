@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from skill_builder.index.evaluate import evaluate, load_questions
 from skill_builder.skill.assemble import sources
 from tests.index.test_build import assert_same_scores

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 
 from skill_builder.corpus.availability import label
 from skill_builder.corpus.harmless import code_lines, escape_title
@@ -325,6 +326,7 @@ class _Links:
         return [f"[{label}]: {target}" for label, target in sorted(self._targets.values())]
 
 
+@cache
 def _reword(markdown: str) -> tuple[str, list[str]]:
     """A text as scanners let it pass, and what is to be said about it."""
     notes = []

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 
 from skill_builder.corpus.references import official_anchor
 from skill_builder.errors import NotASkill, SkillError
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from skill_builder.skill.assemble import sources
 from skill_builder.skill.manifest import load_manifest
 

@@ -32,32 +32,22 @@ sixteen letters) or for a miner's name, and then blocks the skill; without the l
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 
 from deflate import zlib_compress
 from rank_bm25 import BM25Okapi
 
+from skill_builder.index.entries import Entry
 from skill_builder.index.passages import MESSAGE
-from skill_builder.index.thesaurus import Thesaurus
-from skill_builder.records import Availability, Passage, Section
-
-TITLE_WEIGHT = 2
-"""A word of the section's title counts as often as this many in the text; of the titles around it, once."""
+from skill_builder.records import Availability, Section
 
 K1 = 1.2
 B = 0.6
 """BM25's saturation and length normalisation, chosen on this project's own questions."""
-
-_NOT_WORDS = re.compile(r"^Code: `.*$|^ *`{3}\w*$|https?://\S+", re.MULTILINE)
-"""What stands in a passage for a reader to follow, and is not what it says."""
 
 BEST = 12
 """libdeflate's highest level."""
@@ -67,46 +57,6 @@ MIN_MESSAGE = 16
 
 LINE = 100
 """Characters of base64 a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A passage, or a section's hint, with the terms under which it is found."""
-
-    url: str
-    """Of the section."""
-    terms: tuple[str, ...]
-    passage: Passage | None = None
-    """None for a hint."""
-
-
-def load_search(scripts: Path) -> ModuleType:
-    """``search_docs.py`` as a module: the skill's own file, so that building and searching cut words alike."""
-    spec = importlib.util.spec_from_file_location("search_docs", scripts / "search_docs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def index_entry(passage: Passage, tokenize: Callable[[str], list[str]]) -> Entry:
-    """A passage with the words of its text and its titles.
-
-    Of an object's full name only the last part counts: the search finds the name itself without the index.
-    """
-    *around, title = (name.rpartition(".")[2] for name in passage.titles)
-    heading, _, rest = passage.text.partition("\n")
-    text = _NOT_WORDS.sub(" ", rest if heading.startswith("#") else passage.text)
-    terms = tokenize(text) + tokenize(title) * TITLE_WEIGHT + tokenize(" ".join(around))
-    return Entry(passage.url, tuple(terms), passage)
-
-
-def hint_entries(
-    sections: Iterable[Section], thesaurus: Thesaurus, tokenize: Callable[[str], list[str]]
-) -> list[Entry]:
-    """The hints: for each section that the thesaurus knows, the words that people use for it."""
-    hints = ((section.url, tokenize(thesaurus.words_for(section))) for section in sections)
-    return [Entry(url, tuple(terms)) for url, terms in hints if terms]
 
 
 def build_index(

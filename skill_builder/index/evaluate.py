@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from skill_builder.errors import IndexDamaged, NotASkill, QuestionsUnusable
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from skill_builder.index.rivals import RIVALS, SKILL_SEEKERS, skill_seekers
 
 if TYPE_CHECKING:

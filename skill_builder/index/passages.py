@@ -37,35 +37,51 @@ def cut_references(files: Mapping[str, str], placed: Iterable[Placed]) -> list[P
 
     Args:
         files: Name -> text.
-        placed: The sections, in the order in which they stand.
+        placed: The sections, file by file, in the order in which they stand.
     """
-    blocks = {name: list(_blocks(text)) for name, text in files.items()}
-    starts = {name: [block.first for block in found] for name, found in blocks.items()}
-    lines = {name: text.split("\n") for name, text in files.items()}
     placed = list(placed)
-    by_url = {place.section.url: place.section for place in placed}
-    passages = []
+    titles = titles_of(place.section for place in placed)
+    own = {name: [place for place in placed if place.file == name] for name in files}
+    return [passage for name, text in files.items() for passage in cut_file(name, text, own[name], titles)]
+
+
+def cut_file(
+    name: str, text: str, placed: Iterable[Placed], titles: Mapping[str, tuple[str, ...]]
+) -> Iterator[Passage]:
+    """Cut the sections of one file into passages.
+
+    Args:
+        name: The file's name in ``references/``.
+        text: What stands in it.
+        placed: Its sections, in the order in which they stand.
+        titles: URL of each of them -> its title, after those of the sections around it.
+    """
+    blocks, lines = list(_blocks(text)), text.split("\n")
+    starts = [block.first for block in blocks]
     for place in placed:
-        start, end = (bisect_left(starts[place.file], line) for line in (place.lines[0], place.lines[1] + 1))
-        inside = blocks[place.file][start:end]
-        titles = _titles(place.section, by_url)
-        for first, last in _grouped(inside, lines[place.file], place.lines[0]):
-            text = "\n".join(lines[place.file][first - 1 : last])
-            passages.append(_passage(place.section, place.file, (first, last), titles, text))
-    return passages
+        start, end = (bisect_left(starts, line) for line in (place.lines[0], place.lines[1] + 1))
+        for first, last in _grouped(blocks[start:end], lines, place.lines[0]):
+            found = "\n".join(lines[first - 1 : last])
+            yield _passage(place.section, name, (first, last), titles[place.section.url], found)
 
 
 def cut_guide(name: str, text: str) -> tuple[list[Placed], list[Passage]]:
     """The sections of a hand-written guide, one a heading, and its passages."""
-    placed = list(_guide_sections(name, text))
+    placed = list(guide_sections(name, text))
     return placed, cut_references({name: text}, placed)
+
+
+def titles_of(sections: Iterable[Section]) -> dict[str, tuple[str, ...]]:
+    """URL of each section -> its title, after those of the sections around it."""
+    by_url = {section.url: section for section in sections}
+    return {url: _titles(section, by_url) for url, section in by_url.items()}
 
 
 def left_out(sections: Iterable[Section]) -> list[Passage]:
     """A passage without text for each section that the skill has no room for; its URL says where to read it."""
     sections = list(sections)
-    by_url = {section.url: section for section in sections}
-    return [_passage(section, "", (0, 0), _titles(section, by_url), "") for section in sections]
+    titles = titles_of(sections)
+    return [_passage(section, "", (0, 0), titles[section.url], "") for section in sections]
 
 
 def _passage(section: Section, file: str, lines: tuple[int, int], titles: tuple[str, ...], text: str) -> Passage:
@@ -104,7 +120,7 @@ def _grouped(blocks: list[_Block], lines: list[str], heading: int) -> Iterator[t
         yield run[0].first, run[-1].last
 
 
-def _guide_sections(name: str, text: str) -> Iterator[Placed]:
+def guide_sections(name: str, text: str) -> Iterator[Placed]:
     """A section a heading; its URL is the guide's file with the heading's fragment."""
     tokens = _BLOCK_PARSER.parse(text)
     headings = [

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from skill_builder.errors import NotASkill, SkillError
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from skill_builder.scope import load_scope
 from skill_builder.skill.assemble import sources
 from skill_builder.skill.client import find_client, scan

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from tests.guide_index import guide_index
 from tests.guides import errors_here
 from tests.guides.blocks import ROOT

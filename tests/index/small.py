@@ -3,7 +3,8 @@
 import shutil
 
 from skill_builder.corpus.references import Placed
-from skill_builder.index.build import build_index, index_entry, load_search
+from skill_builder.index.build import build_index
+from skill_builder.index.entries import index_entry, load_search
 from skill_builder.index.passages import cut_references, left_out
 from skill_builder.records import Section
 from skill_builder.skill.assemble import sources

@@ -11,7 +11,8 @@ import pytest
 from rank_bm25 import BM25Okapi
 
 from skill_builder.build import write_guide_index
-from skill_builder.index.build import K1, B, Entry, build_index, index_entry, load_search
+from skill_builder.index.build import K1, B, build_index
+from skill_builder.index.entries import Entry, index_entry, load_search
 from skill_builder.records import Passage, Section
 from skill_builder.skill.assemble import sources
 

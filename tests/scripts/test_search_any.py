@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from skill_builder.build import BuildRequest, build_skill
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from skill_builder.skill.assemble import sources
 from tests.odd_site import QUICK, ROOMY, Site, serving
 

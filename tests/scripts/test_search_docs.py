@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_builder.index.build import load_search
+from skill_builder.index.entries import load_search
 from skill_builder.skill.assemble import sources
 
 SCRIPT = sources() / "scripts" / "search_docs.py"
