@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -82,8 +84,18 @@ class BuildReport:
     """What people should know of this build, beside what the manifest notes."""
 
 
-def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, total: None) -> BuildReport:
+def build_skill(
+    request: BuildRequest,
+    progress: Progress = lambda stage, done, total: None,
+    *,
+    pool: ProcessPoolExecutor | None = None,
+) -> BuildReport:
     """Build a skill, in place of the one that was there.
+
+    Args:
+        request: What to build.
+        progress: Called with ``"fetching"`` or ``"rendering"``, ``"parsing"`` and ``"indexing"``.
+        pool: Processes that are started already.
 
     Raises:
         BuilderError: What is wrong, where, and what to do; the skill that was there is untouched.
@@ -107,11 +119,11 @@ def build_skill(request: BuildRequest, progress: Progress = lambda stage, done, 
         if before and same and is_unchanged(before, manifest, request.out):
             sizes = {path: (request.out / path).stat().st_size for path in (*before.files, "manifest.json")}
             return BuildReport(request.out, before.manifest, sizes, changed=False)
-        with started(request.workers) as pool:
-            hashes, sections, contradictory = parse_pages(pages, request.scope, source.version, pool, progress)
+        with nullcontext(pool) if pool else started(request.workers) as workers:
+            hashes, sections, contradictory = parse_pages(pages, request.scope, source.version, workers, progress)
             missing = check_coverage(source.objects, sections, allow_missing=request.allow_missing > 0)
             references, files = fill(
-                sections, hand_written, request.scope, source.version, run=pool.map, progress=progress
+                sections, hand_written, request.scope, source.version, run=workers.map, progress=progress
             )
     manifest = replace(
         manifest,

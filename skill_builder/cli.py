@@ -6,46 +6,32 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from stamina.instrumentation import set_on_retry_hooks
 
 from skill_builder import records
-from skill_builder.build import BuildReport, BuildRequest, build_skill, write_guide_index
-from skill_builder.compare import Disagreement, compare_installed
-from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_built
 from skill_builder.errors import BuilderError, NotACheckout, NotASkill, QuestionsUnusable, SkillError
-from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
-from skill_builder.history.guide import with_tables
-from skill_builder.index.entries import load_search
-from skill_builder.index.evaluate import (
-    compare,
-    comparison_as_fields,
-    comparison_as_text,
-    evaluate,
-    load_questions,
-    report_as_fields,
-    report_as_text,
-)
-from skill_builder.pages.cache import cache_folder, clear
-from skill_builder.rebuild import check_skill
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, Scope, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
 from skill_builder.skill.frontmatter import TARGETS, Target
-from skill_builder.skill.install import Plan, carry_out, hermes_home, locked, place_in, plan_install, plan_uninstall
-from skill_builder.skill.publish import FORMATS, Format, check_package_place, package, require_valid, write_package
-from skill_builder.skill.templates import copy_template
-from skill_builder.skill.validate import Finding, validate
-from skill_builder.update import UpdateRequest
-from skill_builder.update import update as update_skill
-from skill_builder.workers import WORKERS
+from skill_builder.workers import WORKERS, started
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from skill_builder.build import BuildReport, BuildRequest
+    from skill_builder.compare import Disagreement
+    from skill_builder.skill.install import Plan
+    from skill_builder.skill.publish import Format
+    from skill_builder.skill.validate import Finding
+
+# A command loads what it needs when it runs: all of it takes more than half a second.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +44,6 @@ EXIT_DIFFERENT = 3
 
 VERSION_NAME = re.compile(r"\w[\w.+-]{0,40}", re.ASCII)
 
-set_on_retry_hooks(())  # Else each new try is a line of stamina's on stderr.
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
 """Messages and progress; results go to stdout."""
 
@@ -134,11 +119,19 @@ def build(as_json: bool, installed_compare: bool, **options: Any) -> None:  # no
 
     What is built already is left as it is when nothing has changed.
     """
-    with progress() as report_progress:
-        report = build_skill(build_request(**options), report_progress)
+    out = options["out"] = options["out"] or default_out(options["docs_version"])
+    # Where a skill is, there may be nothing to do for workers; else they load what they need while this process does.
+    with nullcontext() if out.exists() else started(options["workers"]) as pool, progress() as report_progress:
+        from skill_builder.build import build_skill
+
+        report = build_skill(build_request(**options), report_progress, pool=pool)
     for note in (*report.manifest.notes, *report.notes):
         messages.print(f"note: {note}", markup=False)
-    disagreements = compare_installed(report.out) if installed_compare else None
+    disagreements = None
+    if installed_compare:
+        from skill_builder.compare import compare_installed
+
+        disagreements = compare_installed(report.out)
     if as_json:
         manifest = json.loads((report.out / "manifest.json").read_text(encoding="utf-8"))
         if disagreements is not None:
@@ -148,6 +141,11 @@ def build(as_json: bool, installed_compare: bool, **options: Any) -> None:  # no
     print_report(report)
     if disagreements is not None:
         print_disagreements(disagreements)
+
+
+def default_out(docs_version: str) -> Path:
+    """Where the skill of a version is built."""
+    return BUILT if docs_version == "stable" else Path("dist") / docs_version / SKILL_NAME
 
 
 def build_request(
@@ -162,13 +160,15 @@ def build_request(
     out: Path | None = None,
 ) -> BuildRequest:
     """What the options of ``build`` ask for."""
+    from skill_builder.build import BuildRequest
+
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"{url!r} is not an http(s) address", param_hint="--url")
     if not VERSION_NAME.fullmatch(docs_version):
         raise click.BadParameter(f"{docs_version!r} is not stable, main or a release", param_hint="--docs-version")
     return BuildRequest(
         scope=load_scope(scope),
-        out=out or (BUILT if docs_version == "stable" else Path("dist") / docs_version / SKILL_NAME),
+        out=out or default_out(docs_version),
         source=source,  # type: ignore[arg-type]  # click has checked it
         url=url,
         docs_version=docs_version,
@@ -221,6 +221,8 @@ def check(skill: Path, scope: Path, as_json: bool) -> None:
 
     Exit status 0: no; 3: yes, and the pages are listed.
     """
+    from skill_builder.rebuild import check_skill
+
     with progress() as report_progress:
         changes = check_skill(skill, load_scope(scope), report_progress)
     if as_json:
@@ -243,6 +245,8 @@ def cache_group() -> None:
 @told
 def clear_cache() -> None:
     """Remove them."""
+    from skill_builder.pages.cache import cache_folder, clear
+
     folder = cache_folder()
     click.echo(f"{folder}: {clear(folder) / 1024:.0f} KiB removed")
 
@@ -259,6 +263,8 @@ hermes_option = click.option(
 @told
 def validate_command(skill: Path, hermes: Path | None, as_json: bool) -> None:
     """Check that clients will take a skill and that it holds together."""
+    from skill_builder.skill.validate import validate
+
     findings = validate(skill, hermes=hermes)
     if as_json:
         click.echo(json.dumps([finding_fields(finding) for finding in findings], indent=1))
@@ -280,6 +286,8 @@ def validate_command(skill: Path, hermes: Path | None, as_json: bool) -> None:
 @told
 def diff(old: Path, new: Path, page: Path | None, as_json_: bool) -> None:
     """Compare two built skills by section and object; exit status 3 when they differ."""
+    from skill_builder.drift import as_html, as_json, as_text, compare_builds, read_built
+
     drift = compare_builds(read_built(old), read_built(new))
     if page is not None:
         write_page(page, as_html(drift))
@@ -296,10 +304,17 @@ def write_page(page: Path, text: str) -> None:
         raise SkillError(page, f"cannot be written ({error.strerror})", "name another file with --html") from error
 
 
+def default_home() -> Path:
+    """Hermes' home on this machine."""
+    from skill_builder.skill.install import hermes_home
+
+    return hermes_home()
+
+
 home_option = click.option(
     "--home",
     type=click.Path(path_type=Path),
-    default=hermes_home,
+    default=default_home,
     show_default="$HERMES_HOME, or else ~/.hermes",
     help="Hermes' home.",
 )
@@ -312,7 +327,14 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be
 @main.command("package")
 @click.argument("skill", metavar="DIR", type=click.Path(path_type=Path), default=BUILT)
 @click.option("--target", type=click.Choice(TARGETS), default="hermes", show_default=True, help="The client.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="zip", show_default=True, help="What to write.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["dir", "zip", "well-known"]),
+    default="zip",
+    show_default=True,
+    help="What to write.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The package's folder.  [default: dist/TARGET-FORMAT]")
 @hermes_option
 @dry_run_option
@@ -321,6 +343,8 @@ def package_command(
     skill: Path, target: Target, form: Format, out: Path | None, hermes: Path | None, *, dry_run: bool
 ) -> None:
     """Pack a built skill for others, with checksums; the same skill always gives the same bytes."""
+    from skill_builder.skill.publish import check_package_place, package, require_valid, write_package
+
     out = out or Path("dist") / f"{target}-{form}"
     check_package_place(out)
     require_valid(skill, hermes=hermes)
@@ -340,6 +364,9 @@ def package_command(
 @told
 def install(skill: Path, home: Path, hermes: Path | None, *, replace: bool, dry_run: bool) -> None:
     """Install a built skill for Hermes on this machine."""
+    from skill_builder.skill.install import carry_out, locked, plan_install
+    from skill_builder.skill.publish import require_valid
+
     require_valid(skill, hermes=hermes)
     if dry_run:
         print_plan(plan_install(skill, home, replace=replace), dry_run=True)
@@ -355,6 +382,8 @@ def install(skill: Path, home: Path, hermes: Path | None, *, replace: bool, dry_
 @told
 def uninstall(home: Path, *, dry_run: bool) -> None:
     """Remove the installed skill; what somebody changed in it is kept."""
+    from skill_builder.skill.install import carry_out, locked, plan_uninstall
+
     if dry_run:
         print_plan(plan_uninstall(home), dry_run=True)
         return
@@ -395,6 +424,11 @@ def update(
     **options: Any,  # noqa: ANN401 - as `build_request` takes them
 ) -> None:
     """Build the installed skill anew, validate it, say what changed, and install it if all went well."""
+    from skill_builder.drift import as_html, as_text
+    from skill_builder.skill.install import place_in
+    from skill_builder.update import UpdateRequest
+    from skill_builder.update import update as update_skill
+
     request = UpdateRequest(build_request(**options), home, replace, hermes, dry_run)
     with progress() as report_progress:
         report = update_skill(request, report_progress, lambda skill: has_changed(skill, request.build.scope))
@@ -410,6 +444,8 @@ def update(
 
 def has_changed(skill: Path, scope: Scope) -> bool:
     """Whether the documentation has changed since a skill was built, or that cannot be told."""
+    from skill_builder.rebuild import check_skill
+
     try:
         return bool(check_skill(skill, scope))
     except NotASkill:
@@ -429,6 +465,8 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
 @click.option("--dir", "skill", type=click.Path(path_type=Path), default=BUILT, help="The skill to search.")
 def search(arguments: tuple[str, ...], skill: Path) -> None:
     """Search a built skill; takes the options of scripts/search_docs.py, and --dir DIR."""
+    from skill_builder.index.entries import load_search
+
     module = load_search(sources() / "scripts")
     sys.exit(module.main(list(arguments), skill=str(skill)))
 
@@ -440,6 +478,8 @@ def search(arguments: tuple[str, ...], skill: Path) -> None:
 @told
 def template(name: str, dest: Path, *, force: bool) -> None:
     """Copy a training template: fsdp2, fsdp1, mixed_precision or cpu_offload, to the file or folder DEST."""
+    from skill_builder.skill.templates import copy_template
+
     click.echo(copy_template(name, dest, force=force))
 
 
@@ -447,6 +487,8 @@ def template(name: str, dest: Path, *, force: bool) -> None:
 @told
 def index() -> None:
     """Renew the index over the guides, with which a checkout is a working skill without a build."""
+    from skill_builder.build import write_guide_index
+
     if not (sources() / "pyproject.toml").is_file():
         raise NotACheckout(sources(), "an installed package, whose index is fresh", "run it in a checkout")
     click.echo(write_guide_index(sources()))
@@ -458,6 +500,10 @@ def index() -> None:
 @told
 def history(releases: tuple[str, ...], wheel: Path | None) -> None:
     """Read torch releases, such as 2.14 or 2.14.1, into the history (default: the newest), and renew its guide."""
+    from skill_builder.build import write_guide_index
+    from skill_builder.history import HISTORY_FILE, add_release, load_history, save_history
+    from skill_builder.history.guide import with_tables
+
     if wheel is not None and len(releases) != 1:
         raise click.UsageError("--wheel is of one release: name it")
     known = load_history()
@@ -491,6 +537,16 @@ def eval_command(skill: Path, questions: Path | None, with_rivals: bool, seekers
     QUESTIONS has a JSON object a line: id, question, style, topic, gold (page.html#anchor of the sections that hold
     the answer) and facts (patterns that an answer matches); the checkout's own if left out.
     """
+    from skill_builder.index.evaluate import (
+        compare,
+        comparison_as_fields,
+        comparison_as_text,
+        evaluate,
+        load_questions,
+        report_as_fields,
+        report_as_text,
+    )
+
     path = questions or own_questions()
     asked = load_questions(path)
     report = evaluate(skill, asked)
@@ -515,6 +571,10 @@ def own_questions() -> Path:
 @contextmanager
 def progress() -> Iterator[records.Progress]:
     """Bars where stderr is a terminal, a line at the start of each stage elsewhere."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from stamina.instrumentation import set_on_retry_hooks
+
+    set_on_retry_hooks(())  # Else each new try is a line of stamina's on stderr.
     if not messages.is_terminal:
         yield _Lines()
         return
