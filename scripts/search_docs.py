@@ -245,7 +245,7 @@ class Index:
             raise BrokenSkill(f"{path} is damaged ({type(error).__name__}: {error})") from error
         self._files = {}
         self._texts = {}
-        self._endings = []
+        self._names = ""
         self._matches = {}
 
     def _read(self, catalog, numbers, postings):
@@ -342,10 +342,13 @@ class Index:
 
     def named(self, name):
         """The objects that have a name in lower case, whole or as its last part."""
-        if not self._endings:
-            self._endings = f".{f'{FIELD}.'.join(self.titles)}".lower().split(FIELD)
-        ending = f".{name}"
-        found = [section for section, title in enumerate(self._endings) if title.endswith(ending)]
+        if not self._names:
+            self._names = f".{f'{FIELD}.'.join(self.titles)}{FIELD}".lower()
+        ending = f".{name}{FIELD}"
+        found, at = [], self._names.find(ending)
+        while at >= 0:
+            found.append(self._names.count(FIELD, 0, at))
+            at = self._names.find(ending, at + 1)
         return [section for section in found if self.is_object(section)]
 
     def last_names(self):

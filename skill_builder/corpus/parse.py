@@ -24,6 +24,13 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _ON_GITHUB = re.compile(r"https://github\.com/pytorch/pytorch/blob/([^/]+)/([^#]+)(?:#L(\d+))?")
 
 
+class _Element(Tag):
+    """A tag that finds a parent by name alone, as markdownify does at each tag, without building a filter for it."""
+
+    def find_parent(self, name: str) -> Tag | None:  # type: ignore[override]  # the only way in which it is called
+        return next((parent for parent in self.parents if parent.name == name), None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Owner:
     element: Tag
@@ -42,7 +49,7 @@ def parse_page(page: Page, scope: Scope) -> list[Section]:
         ScopeError: No category takes the page.
     """
     try:
-        article = BeautifulSoup(tidy_article(page.html), "lxml").find(True)
+        article = BeautifulSoup(tidy_article(page.html), "lxml", element_classes={Tag: _Element}).find(True)
         assert isinstance(article, Tag)
         owners = _recognised(article)
     except NoArticle as error:

@@ -100,7 +100,7 @@ def _drop_invisible(article: HtmlElement) -> None:
             continue
         if element.text and element.text != visible(element.text):
             element.text = visible(element.text)
-        for name, value in element.attrib.items():
+        for name, value in element.items():
             if value != visible(value):
                 del element.attrib[name]
 
