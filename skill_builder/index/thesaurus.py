@@ -16,7 +16,7 @@ from skill_builder.records import Section
 from skill_builder.scope import SAFE_LOADER, page_name
 
 _WILD = re.compile(r"[*?\[]")
-_ENDING = re.compile(r"\*\.[^*?\[]*")
+_ENDING = re.compile(r"(?:[^*?\[#]*#)?\*\.[^*?\[]*")
 THESAURUS_FILE = Path(__file__).with_name("thesaurus.yaml")
 
 
@@ -33,10 +33,11 @@ class Thesaurus:
         """All words for a section; empty where the thesaurus has none."""
         place = _place(section)
         patterns = [place] if place in self.sections else []
-        # Most patterns are an ending from a dot on, or for one page: these are looked up instead of tried one by one.
-        endings = (f"*{place[start:]}" for start, character in enumerate(place) if character == ".")
-        patterns += (ending for ending in endings if ending in self.sections)
-        others = (*self._others.get(place.partition("#")[0], ()), *self._others.get("", ()))
+        # Most patterns are an ending from a dot on, of any page or of one: these are looked up, not tried one by one.
+        page = place.partition("#")[0]
+        endings = [f"*{place[start:]}" for start, character in enumerate(place) if character == "."]
+        patterns += (p for ending in endings for p in (ending, f"{page}#{ending}") if p in self.sections)
+        others = (*self._others.get(page, ()), *self._others.get("", ()))
         patterns += (pattern for pattern in others if fnmatchcase(place, pattern))
         return " ".join(self.sections[pattern] for pattern in patterns)
 
