@@ -6,13 +6,13 @@ Format 10, a JSON object:
 - ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
   zlib-compressed bytes;
 - the catalog is a text: the columns that ``TEXTS`` names, divided by ``RECORD``, in each its texts, divided by
-  ``FIELD``. ``about`` has the documentation's version, rank-bm25's parameters ``k1`` and ``b``, and the mean length of
-  an entry in terms, and the largest ``idf``; ``synonyms`` a phrase and its words in turn; ``messages`` an error message
-  in lower case and the section about it; ``titles`` and ``anchors`` are the sections', the
-  anchor left empty where it is the title; ``releases`` says, where there is something to say, since and until when
-  torch has the section's object, what replaces it in later releases and in earlier ones, and its later parameters
-  (``2.7 - - old.name mesh=2.9,group=2.10``); ``terms``, those that most entries have first, so that a search
-  of one is short; ``idf`` is rank-bm25's weight of a term that so many entries have;
+  ``FIELD``. ``about`` has the documentation's version, rank-bm25's parameters ``k1`` and ``b``, the mean length of an
+  entry in terms, and the largest ``idf``; ``synonyms`` a phrase and its words in turn; ``messages`` an error message in
+  lower case and the number of the section about it in turn; ``titles`` and ``anchors`` are the sections', the anchor
+  left empty where it is the title; ``releases`` says, where there is something to say, since and until when torch has
+  the section's object, what replaces it in later releases and in earlier ones, and its later parameters
+  (``2.7 - - old.name mesh=2.9,group=2.10``); ``idf`` is rank-bm25's weight of a term that so many entries have;
+  ``terms`` has those first that most entries have, so that what is looked for stands near the start;
 - the numbers are the columns that ``NUMBERS`` names, each its length and its values, of 16 bits: first the low bytes
   of all, then the high ones. For each section ``kind``, ``category``, ``page`` (one of ``pages``), ``parents`` (its own
   number where there is none), ``passages`` (how many) and ``section_lengths``, the lengths of its entries, a hint's as
