@@ -788,6 +788,9 @@ def run(arguments, skill):
 if __name__ == "__main__":
     gc.disable()
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")
-    status = main()
-    sys.stdout.flush()
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has what it wants
+        status = 0
     os._exit(status)  # taking the index apart would cost as much as the search

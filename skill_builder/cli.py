@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import wraps
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -467,6 +468,8 @@ def search(arguments: tuple[str, ...], skill: Path) -> None:
     """Search a built skill; takes the options of scripts/search_docs.py, and --dir DIR."""
     from skill_builder.index.entries import load_search
 
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # as the script itself does
     module = load_search(sources() / "scripts")
     sys.exit(module.main(list(arguments), skill=str(skill)))
 

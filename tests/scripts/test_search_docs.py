@@ -162,6 +162,31 @@ def test_any_budget_is_kept(run, budget):
     assert 0 < answer["tokens"] <= budget
 
 
+@pytest.mark.parametrize("option", ["--json", "--limit=12"])
+def test_a_reader_that_has_enough_ends_it_quietly(built_skill, option):
+    command = [
+        sys.executable,
+        str(built_skill / "scripts" / "search_docs.py"),
+        "--budget",
+        "40000",
+        option,
+        "--",
+        "fsdp",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_what_it_prints_is_utf_8(built_skill, encoding):
+    command = [sys.executable, str(built_skill / "scripts" / "search_docs.py"), "--json", "--", "fully_shard \u2603"]
+    done = subprocess.run(command, capture_output=True, env={"PYTHONIOENCODING": encoding}, check=True)
+    assert json.loads(done.stdout.decode())["query"] == "fully_shard \u2603"
+
+
 def test_a_query_of_100_kb_and_one_that_is_no_utf_8(run):
     assert run("-", stdin=b"gradient " * 12_000).returncode == 0
     assert run("-", stdin=b"\xff\xfe gradient \x80").returncode == 0
