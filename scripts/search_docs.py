@@ -16,8 +16,9 @@ standard input. The best passages come first, each with its file and its officia
 Exit status: 0 found, 1 nothing found, 2 wrong usage or a broken skill. Needs Python 3.8 and nothing else.
 """
 
-# A search is a new process each time: importing re, json and argparse would cost more than all of its work, and the
-# file is compiled each time. So the usual path does without them, and the file without annotations.
+# A search is a new process each time: importing re, json and argparse would cost more than all of its work, the file is
+# compiled each time, and memory that is touched for the first time is slow. So the usual path does without those
+# modules and without copies of the index, and the file without annotations.
 import gc
 import os
 import sys
@@ -197,7 +198,7 @@ def focus(query):
 
 # --- index -----------------------------------------------------------------------------------------------------
 
-INDEX_FORMAT = 10
+INDEX_FORMAT = 11
 TEXTS = (
     *("about", "files", "categories", "kinds", "synonyms", "messages"),
     *("titles", "pages", "anchors", "releases", "idf", "terms"),
@@ -235,7 +236,7 @@ class Index:
         path = os.path.join(self.folder, "index.json")
         try:
             with open(path, "rb") as file:
-                data = file.read()
+                data = file.read().translate(_UNPACK)
             if b'"format": %d,' % INDEX_FORMAT not in data:
                 raise BrokenSkill(f"{path} is not of format {INDEX_FORMAT}, which this search reads")
             self._read(unpack(data, "catalog").decode(), unpack(data, "numbers"), unpack(data, "postings"))
@@ -249,8 +250,8 @@ class Index:
         self._matches = {}
 
     def _read(self, catalog, numbers, postings):
-        *columns, terms = catalog.split(RECORD)
-        texts = [column.split(FIELD) for column in columns]
+        self._catalog, self._at = catalog, catalog.rindex(RECORD) + 1
+        texts = [column.split(FIELD) for column in catalog[: self._at - 1].split(RECORD)]
         about, self.files, self.categories, self.kinds, synonyms, messages, self.titles, *rest = texts
         self._pages, self._anchors, self._releases, self.idf = rest
         self.version, self.k1, self.b, mean, self.rarest = about[0], *map(float, about[1:])
@@ -263,7 +264,6 @@ class Index:
         self.base = self.k1 * (1 - self.b)
         self.slope = self.k1 * self.b / mean
         self.section_slope = self.k1 * self.b * len(self.titles) / sum(self.section_lengths)
-        self._terms = f"{FIELD}{terms}{FIELD}"
         self._size = sum(self._frequency)
         self._postings = postings
         if len(postings) != 3 * self._size:
@@ -276,18 +276,18 @@ class Index:
 
     def knows(self, term):
         """Whether any entry has a term."""
-        return f"{FIELD}{term}{FIELD}" in self._terms
+        return self._catalog.find(f"{FIELD}{term}{FIELD}", self._at) >= 0
 
     def terms(self):
         """Every term, those that most entries have first."""
-        return self._terms.strip(FIELD).split(FIELD)
+        return self._catalog[self._at + 1 : -1].split(FIELD)
 
     def postings(self, term):
         """How often each entry that has a term has it, in order."""
-        at = self._terms.find(f"{FIELD}{term}{FIELD}")
+        at = self._catalog.find(f"{FIELD}{term}{FIELD}", self._at)
         if at < 0:
             return {}
-        place = self._terms.count(FIELD, 0, at)
+        place = self._catalog.count(FIELD, self._at, at)
         start = sum(self._frequency[:place])
         low, high, counts = (
             self._postings[plane + start : plane + start + self._frequency[place]]
@@ -397,9 +397,9 @@ class Index:
 
 
 def unpack(data, name):
-    """Bytes from a list of lines of base64 in index.json, some letters changed, which hold them compressed."""
+    """Bytes from a list of lines of base64 in index.json, which hold them compressed."""
     start = data.index(b'"%s": [' % name.encode()) + len(name) + 5
-    lines = data[start : data.index(b"]", start)].translate(_UNPACK)
+    lines = memoryview(data)[start : data.index(b"]", start)]
     return zlib.decompress(a2b_base64(lines))  # skips quotes, commas and ends of lines
 
 
@@ -413,8 +413,8 @@ def from_planes(data):
 
 
 def read_columns(data):
-    """Lists of numbers: each is its length and then its numbers."""
-    values = from_planes(data).tolist()
+    """Arrays of numbers: each is its length and then its numbers."""
+    values = from_planes(data)
     columns, start = [], 0
     while start < len(values):
         end = start + 1 + values[start]

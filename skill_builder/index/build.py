@@ -1,6 +1,6 @@
 """Passages -> ``references/index.json``, which ``scripts/search_docs.py`` reads.
 
-Format 10, a JSON object:
+Format 11, a JSON object:
 
 - ``format``, ``about``;
 - ``catalog``, ``numbers``, ``postings``: each lines of base64, some letters changed (``LETTERS`` there), of
@@ -12,7 +12,8 @@ Format 10, a JSON object:
   left empty where it is the title; ``releases`` says, where there is something to say, since and until when torch has
   the section's object, what replaces it in later releases and in earlier ones, and its later parameters
   (``2.7 - - old.name mesh=2.9,group=2.10``); ``idf`` is rank-bm25's weight of a term that so many entries have;
-  ``terms`` has those first that most entries have, so that what is looked for stands near the start;
+  ``terms``, the last column, has ``FIELD`` around each, and those first that most entries have, so that what is looked
+  for stands near the start;
 - the numbers are the columns that ``NUMBERS`` names, each its length and its values, of 16 bits: first the low bytes
   of all, then the high ones. For each section ``kind``, ``category``, ``page`` (one of ``pages``), ``parents`` (its own
   number where there is none), ``passages`` (how many) and ``section_lengths``, the lengths of its entries, a hint's as
@@ -102,7 +103,7 @@ def build_index(
         "pages": pages,
         "anchors": (anchor if (anchor := section.url.partition("#")[2]) != section.title else "" for section in rows),
         "releases": (_releases(section.availability) for section in rows),
-        "terms": terms,
+        "terms": ("", *terms, ""),
         "idf": idf,
     }
     numbers: dict[str, list[int]] = {
