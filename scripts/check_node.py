@@ -407,7 +407,7 @@ def main():
     rows.sort(key=lambda row: [*LEVELS.values()].index(row["level"]))
     if me.json and me.rank == 0:
         print(json.dumps(rows, indent=1))
-    elif not me.rank:
+    elif me.rank == 0:
         show(rows)
     return {"problem": 1, "unknown": 3}.get(rows[0]["level"], 0)
 

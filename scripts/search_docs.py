@@ -295,10 +295,6 @@ class Index:
         )
         return dict(zip(accumulate(from_planes(low + high)), counts))
 
-    def importance(self, entries):
-        """The weight of a term that so many entries have (idf)."""
-        return float(self.idf[entries]) if entries else self.rarest
-
     def matches(self, term):
         """The importance of a term, how often each entry has it, and how well each section matches it.
 
@@ -306,7 +302,7 @@ class Index:
         """
         if term not in self._matches:
             counts = self.postings(term)
-            idf = self.importance(len(counts))
+            idf = float(self.idf[len(counts)]) if counts else self.rarest
             gain, base, slope, lengths = idf * (self.k1 + 1), self.base, self.section_slope, self.section_lengths
             section_of, passages = self.section, len(self.first)
             hints = {}
@@ -512,7 +508,7 @@ def named_sections(index, query):
         if not found and (name == asked or not index.knows(last)) and len(last) > 5:
             close = nearest(last, index.last_names(), count=1)
             found = index.named(close[0]) if close else []
-        rarity = index.importance(len(index.postings(last))) / index.rarest
+        rarity = index.matches(last)[0] / index.rarest
         for section in found[:MAX_NAMED]:
             gains[section] = max(gains.get(section, 0.0), ASKED if name == asked else NAMED * rarity)
     return gains
@@ -665,19 +661,19 @@ def as_json(index, query, results):
     found = []
     for result in results:
         first, last = index.first[result.first], index.last[result.last]
-        file = quoted(index.files[index.file[result.first]]) if first else "null"
-        category = quoted(index.categories[index.category[result.section]])
-        since, until = (quoted(release) if release else "null" for release in index.availability(result.section)[:2])
+        file = json_text(index.files[index.file[result.first]]) if first else "null"
+        category = json_text(index.categories[index.category[result.section]])
+        since, until = (json_text(release) if release else "null" for release in index.availability(result.section)[:2])
         found.append(
-            f'{{"title": {quoted(index.heading(result.section))}, "url": {quoted(index.url(result.section))}, '
+            f'{{"title": {json_text(index.heading(result.section))}, "url": {json_text(index.url(result.section))}, '
             f'"file": {file}, "lines": [{first}, {last}], "category": {category}, "score": {result.score:.4f}, '
-            f'"tokens": {tokens(result.text)}, "since": {since}, "until": {until}, "text": {quoted(result.text)}}}'
+            f'"tokens": {tokens(result.text)}, "since": {since}, "until": {until}, "text": {json_text(result.text)}}}'
         )
     total = sum(tokens(result.text) for result in results)
-    return f'{{"query": {quoted(query)}, "results": [{", ".join(found)}], "tokens": {total}}}'
+    return f'{{"query": {json_text(query)}, "results": [{", ".join(found)}], "tokens": {total}}}'
 
 
-def quoted(text):
+def json_text(text):
     """A text as JSON."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     if plain.isprintable():

@@ -45,8 +45,8 @@ Run = Callable[[Callable[[File], list[Entry]], Iterable[File]], Iterable[list[En
 """As ``map``, or the same in other processes."""
 
 INDEX_FILE = "references/index.json"
-MANIFEST = 13
-"""KiB that are kept for ``manifest.json``, which is written last."""
+MANIFEST_KIB = 13
+"""What is kept for ``manifest.json``, which is written last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def fill(
             **hand_written.scripts,
             **hand_written.assets,
         }
-        over = sum(map(len, files.values())) - (scope.budget.skill - MANIFEST) * KIB
+        over = sum(map(len, files.values())) - (scope.budget.skill - MANIFEST_KIB) * KIB
         if over <= 0:
             return references, files
         room = (docs - over) // KIB

@@ -20,7 +20,7 @@ from skill_builder import records
 from skill_builder.errors import BuilderError, NotACheckout, NotASkill, QuestionsUnusable, SkillError
 from skill_builder.scope import OFFICIAL_SITE, SCOPE_FILE, Scope, load_scope
 from skill_builder.skill.assemble import SKILL_NAME, sources
-from skill_builder.skill.frontmatter import TARGETS, Target
+from skill_builder.skill.frontmatter import FORMATS, TARGETS, Format, Target
 from skill_builder.workers import WORKERS, started
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from skill_builder.build import BuildReport, BuildRequest
     from skill_builder.compare import Disagreement
     from skill_builder.skill.install import Plan
-    from skill_builder.skill.publish import Format
     from skill_builder.skill.validate import Finding
 
 # A command loads what it needs when it runs: all of it takes more than half a second.
@@ -328,14 +327,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be
 @main.command("package")
 @click.argument("skill", metavar="DIR", type=click.Path(path_type=Path), default=BUILT)
 @click.option("--target", type=click.Choice(TARGETS), default="hermes", show_default=True, help="The client.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["dir", "zip", "well-known"]),
-    default="zip",
-    show_default=True,
-    help="What to write.",
-)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="zip", show_default=True, help="What to write.")
 @click.option("--out", type=click.Path(path_type=Path), help="The package's folder.  [default: dist/TARGET-FORMAT]")
 @hermes_option
 @dry_run_option

@@ -32,19 +32,6 @@ class _Block:
     last: int
 
 
-def cut_references(files: Mapping[str, str], placed: Iterable[Placed]) -> list[Passage]:
-    """Cut the sections of the references into passages.
-
-    Args:
-        files: Name -> text.
-        placed: The sections, file by file, in the order in which they stand.
-    """
-    placed = list(placed)
-    titles = titles_of(place.section for place in placed)
-    own = {name: [place for place in placed if place.file == name] for name in files}
-    return [passage for name, text in files.items() for passage in cut_file(name, text, own[name], titles)]
-
-
 def cut_file(
     name: str, text: str, placed: Iterable[Placed], titles: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Passage]:
@@ -63,12 +50,6 @@ def cut_file(
         for first, last in _grouped(blocks[start:end], lines, place.lines[0]):
             found = "\n".join(lines[first - 1 : last])
             yield _passage(place.section, name, (first, last), titles[place.section.url], found)
-
-
-def cut_guide(name: str, text: str) -> tuple[list[Placed], list[Passage]]:
-    """The sections of a hand-written guide, one a heading, and its passages."""
-    placed = list(guide_sections(name, text))
-    return placed, cut_references({name: text}, placed)
 
 
 def titles_of(sections: Iterable[Section]) -> dict[str, tuple[str, ...]]:

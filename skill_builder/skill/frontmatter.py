@@ -11,6 +11,10 @@ from skill_builder.errors import SkillError
 
 Target = Literal["hermes", "agentskills"]
 TARGETS: tuple[Target, ...] = get_args(Target)
+"""Clients."""
+Format = Literal["dir", "zip", "well-known"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+"""Packages."""
 
 FENCE = "---\n"
 AGENT_SKILLS_FIELDS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")

@@ -11,17 +11,13 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, get_args
 
 from skill_builder.errors import InvalidSkill, NotASkill, SkillError
 from skill_builder.skill.assemble import SKILL_NAME
 from skill_builder.skill.folders import replace_folder
-from skill_builder.skill.frontmatter import Target, render, split
+from skill_builder.skill.frontmatter import Format, Target, render, split
 from skill_builder.skill.manifest import MANIFEST, listed_files
 from skill_builder.skill.validate import validate
-
-Format = Literal["dir", "zip", "well-known"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 CHECKSUMS = "SHA256SUMS"
 """Read by ``sha256sum --check``."""

@@ -5,7 +5,7 @@ import shutil
 from skill_builder.corpus.references import Placed
 from skill_builder.index.build import build_index
 from skill_builder.index.entries import index_entry, load_search
-from skill_builder.index.passages import cut_references, left_out
+from skill_builder.index.passages import cut_file, left_out, titles_of
 from skill_builder.records import Section
 from skill_builder.skill.assemble import sources
 
@@ -23,7 +23,7 @@ def small_skill(folder):
     search = load_search(sources() / "scripts")
     short, long, gone = section("shard", "Shard"), section("long", "Long"), section("gone", "Gone")
     placed = [Placed(short, "docs-a.md", (1, 4)), Placed(long, "docs-a.md", (5, TEXT.count("\n") + 1))]
-    passages = cut_references({"docs-a.md": TEXT}, placed) + left_out([gone])
+    passages = [*cut_file("docs-a.md", TEXT, placed, titles_of([short, long])), *left_out([gone])]
     entries = [index_entry(passage, search.tokenize) for passage in passages]
     for name in ("references", "scripts"):
         (folder / name).mkdir(parents=True)

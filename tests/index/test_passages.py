@@ -1,7 +1,7 @@
 """Passages: whole paragraphs, list items and code blocks, with their lines."""
 
 from skill_builder.corpus.references import Placed
-from skill_builder.index.passages import TARGET_CHARS, cut_guide, cut_references, left_out
+from skill_builder.index.passages import TARGET_CHARS, cut_file, guide_sections, left_out, titles_of
 from skill_builder.records import Section
 
 URL = "https://docs.pytorch.org/docs/stable/a.html"
@@ -11,8 +11,8 @@ def section(anchor, title, parent="", depth=0):
     return Section(f"{URL}#{anchor}", title, "heading", "", parent, depth, "", "fsdp2")
 
 
-def cut(text, *places):
-    return cut_references({"docs-a.md": text}, places)
+def cut(text, *places, name="docs-a.md"):
+    return list(cut_file(name, text, places, titles_of(place.section for place in places)))
 
 
 def whole(text):
@@ -55,7 +55,9 @@ def test_titles_lead_from_the_page_down():
 
 
 def test_a_guide_has_a_section_a_heading_with_a_fragment_of_its_own():
-    placed, passages = cut_guide("guide-x.md", "# Top\n\nIntro.\n\n## `Run` it\n\nA.\n\n## Run it\n\nB.\n")
+    text = "# Top\n\nIntro.\n\n## `Run` it\n\nA.\n\n## Run it\n\nB.\n"
+    placed = list(guide_sections("guide-x.md", text))
+    passages = cut(text, *placed, name="guide-x.md")
     assert [(place.section.url, place.section.title, place.lines) for place in placed] == [
         ("references/guide-x.md#top", "Top", (1, 4)),
         ("references/guide-x.md#run-it", "Run it", (5, 8)),

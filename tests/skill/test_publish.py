@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from skill_builder.errors import InvalidSkill, NotASkill, SkillError
-from skill_builder.skill.frontmatter import TARGETS, split
+from skill_builder.skill.frontmatter import FORMATS, TARGETS, split
 from skill_builder.skill.manifest import edited_files, is_inside
-from skill_builder.skill.publish import FORMATS, package, require_valid, write_package
+from skill_builder.skill.publish import package, require_valid, write_package
 from skill_builder.skill.validate import validate
 from tests.built_skills import documented, heading, write_built
 
