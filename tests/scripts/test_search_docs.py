@@ -93,7 +93,10 @@ def test_a_category_answers_though_sections_of_others_match_better(built_skill, 
     index = SEARCH.Index(str(built_skill))
 
     def answering():
-        return [name for name in index.categories if SEARCH.search(index, "process group", category=name)]
+        found = {name: SEARCH.search(index, "process group", category=name) for name in index.categories}
+        sections = [(name, result.section) for name, results in found.items() for result in results]
+        assert all(index.categories[index.category[section]] == name for name, section in sections)
+        return [name for name, results in found.items() if results]
 
     monkeypatch.setattr(SEARCH, "LIKELY", len(index.titles))
     having = answering()
